@@ -120,6 +120,18 @@ create index on pgps_internal.callback_function (function_id);
 -- It takes the number of each event.
 drop function if exists pgps._insert_events(text, jsonb, text, bigint, text);
 
+-- Subscriptions -------------------------------------------------------------------------------------------------------
+
+-- Deliveries that were not shared out to the consumers of a subscription, since its members were locked by somebody who
+-- changed it. No foreign keys: the dispatcher would wait for who drops the subscription.
+create table pgps_internal.unshared (
+    subscription_id bigint not null,
+    class_id bigint not null,
+    type_id integer not null,
+    batch_id bigint not null,
+    primary key (batch_id, subscription_id, class_id)
+);
+
 -- Names ---------------------------------------------------------------------------------------------------------------
 
 -- Schema pgps has what users call and read. The views through which its functions enter are in another one.

@@ -1,7 +1,7 @@
 -- Changing a subscription that keeps its position: filter, priority, attempts, limits, owner. Waiting events are
 -- matched anew, from the position on.
 -- Locks: until the transaction ends, the turn of the subscription and, for a new filter or owner, the owner's lane and
--- a lock against reclaim; with competing consumers the dispatcher's lock, too.
+-- a lock against reclaim; with competing consumers its members, for which the dispatcher does not wait.
 -- Writes: backlog_limit, joining, member, share, subscription.
 
 create or replace function pgps_internal.do_types_of(caller name, args jsonb) returns jsonb
@@ -179,9 +179,8 @@ begin
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
-        -- Holds the dispatcher: events that it shared out meanwhile could be taken before they are matched anew, and
-        -- would come twice.
-        lock table only pgps_internal.batch in share row exclusive mode;
+        -- Events that were shared out meanwhile could be taken before they are matched anew, and would come twice.
+        perform pgps_internal.hold_members(v_id);
     end if;
     perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
     perform pgps_internal.retire(v_subscription, false);
@@ -270,8 +269,7 @@ begin
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
-        -- Holds the dispatcher, as do_alter_subscription does for a new filter.
-        lock table only pgps_internal.batch in share row exclusive mode;
+        perform pgps_internal.hold_members(v_id);
     end if;
     perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
     update pgps_internal.subscription s set owner = v_owner::regrole, last_error = null,
@@ -365,11 +363,10 @@ freed, until it is resumed (then the limit counts again once no more than max_ba
 ended. ''drop'' (''drop_oldest''): the oldest events beyond the limit, received or not, are passed over, their space is
 free, and pgps.exceptions has a row of state gap that says how many, from which to which; competing consumers keep what
 they have in hand. ''keep'' takes max_backlog away: the log is the buffer. An error that a new filter raises on a
-waiting event is raised here; for a subscription with competing consumers a new filter holds the dispatcher until the
-transaction ends. owner: gives it to that role, of which the caller is a member and which may subscribe to its types:
-its filter and callback run with that role''s rights from then on, what waits is matched anew with them, and its
-position stays; a caller that is also pgps_admin may give away a subscription whose owner was dropped. Needs to own the
-subscription; pgps_admin may change the rest of anybody''s. Errors: 42704, 42501, 22023, and PostgreSQL''s own for the
-filter.';
+waiting event is raised here. owner: gives it to that role, of which the caller is a member and which may subscribe to
+its types: its filter and callback run with that role''s rights from then on, what waits is matched anew with them,
+and its position stays; a caller that is also pgps_admin may give away a subscription whose owner was dropped. Needs
+to own the subscription; pgps_admin may change the rest of anybody''s. Errors: 42704, 42501, 22023, and PostgreSQL''s
+own for the filter.';
 
 grant execute on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text, name) to public;

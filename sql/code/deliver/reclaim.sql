@@ -29,12 +29,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Reads only the first row of each subscription, from the index: share has a row for each event that waits.
-    return (
+    return least((select min(u.batch_id) - 1 from pgps_internal.unshared u
+            where low_of_shares.type_id is null or u.type_id = low_of_shares.type_id), (
         select min(s.batch_id) - 1 from pgps_internal.member m
         cross join lateral (select s.batch_id from pgps_internal.share s
             where s.subscription_id = m.subscription_id and s.batch_id > 0 and s.type_id = m.type_id
             order by s.batch_id, s.event_id limit 1) s
-        where m.takes_batch and (low_of_shares.type_id is null or m.type_id = low_of_shares.type_id));
+        where m.takes_batch and (low_of_shares.type_id is null or m.type_id = low_of_shares.type_id)));
 end
 $$;
 comment on function pgps_internal.low_of_shares(integer) is

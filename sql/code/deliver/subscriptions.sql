@@ -1,7 +1,8 @@
 -- Changing subscriptions: pause, resume, seek, unsubscribe.
 -- Locks: catalogue rows; seek, and resume of a suspended filter, hold the owner's lane, and keep reclaim away, until
 -- the transaction ends.
--- Writes: backlog_gap, backlog_limit, class, failure, joining, member, share, subscription.
+-- Writes: backlog_gap, backlog_limit, class, failure, joining, member, share, subscription,
+-- unshared.
 
 create or replace function pgps_internal.drop_unused_class(class_id bigint) returns void
 language plpgsql
@@ -206,6 +207,7 @@ begin
         returning m.class_id, m.type_id)
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
     delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;
+    delete from pgps_internal.unshared u where u.subscription_id = v_subscription.subscription_id;
     delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id
         and f.state <> 'failed';
     -- Gaps are forgotten: events that were passed over come again, as far as the broker has them.

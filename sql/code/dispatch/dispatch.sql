@@ -200,9 +200,10 @@ begin
             (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events')),
         exists (select from pgps_internal.class c where c.is_pending)
     into v_cap, v_again;
-    -- The table is mostly empty, which its size tells without a query.
-    if v_again or pg_relation_size('pgps_internal.broken_type'::regclass) > 0 then
-        perform pgps_internal.catch_up_all();
+    -- Tables that are mostly empty, which their size tells without a query.
+    if v_again or pg_relation_size('pgps_internal.broken_type'::regclass) > 0
+            or pg_relation_size('pgps_internal.unshared'::regclass) > 0 then
+        perform pgps_internal.catch_up_all(), pgps_internal.share_late();
         v_total := pgps_internal.dispatch_mended(v_cap);
     end if;
     v_started := pgps_internal.clock();

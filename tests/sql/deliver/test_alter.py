@@ -172,3 +172,54 @@ def test_nobody_gives_his_filter_the_rights_of_a_role_that_he_is_not_in(
     publish(broker, "tick", 1, 2)
     rows(broker, "select pgps.dispatch()")
     assert numbers(connect(friend, dsn=own_database), "s") == [2]
+
+
+@pytest.mark.parametrize("change", ["filter", "owner"])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_change_that_is_not_committed_holds_up_neither_dispatch_nor_anybody_else(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Any, change: str, end: str
+) -> None:
+    call(broker, "subscribe", "s", "tick", "n < 1000", handler="any")
+    call(broker, "subscribe", "other", "tick", handler="any")
+    publish(broker, "tick", *range(10))
+    rows(broker, "select pgps.dispatch()")
+    taken = [row[0]["n"] for row in rows(broker, "select payload from pgps.take('s', 4)")]
+    changing = connect(dsn=own_database)
+    changing.autocommit = False
+    alter(changing, **({"filter": "n % 2 = 0"} if change == "filter" else {"owner": role("heir")}))
+
+    rows(broker, "set lock_timeout = '20s'")
+    publish(broker, "tick", *range(10, 20))
+    assert value(broker, "select pgps.dispatch()") == 10, "it does not wait"
+    assert take(broker, "other") == list(range(20))
+    taken += [row[0]["n"] for row in rows(broker, "select payload from pgps.take('s', 3)")]
+    publish(broker, "tick", *range(20, 30))
+    assert value(broker, "select pgps.dispatch()") == 10
+    rows(broker, "select pgps.reclaim()")
+
+    (changing.commit if end == "commit" else changing.rollback)()
+    publish(broker, "tick", *range(30, 40))
+    rows(broker, "select pgps.dispatch()")
+    later = [row[0]["n"] for row in rows(broker, "select payload from pgps.take('s', 1000)")]
+    assert sorted(taken + later) == sorted(set(taken + later)), "nothing comes twice"
+    wanted = {n for n in range(40) if n % 2 == 0 or change == "owner" or end == "rollback"}
+    assert wanted - set(taken) == set(later), "what was not taken before, as the filter in force says"
+    assert rows(broker, "select * from pgps_internal.unshared") == []
+
+
+def test_a_position_that_is_moved_meanwhile_gets_each_event_once(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    call(broker, "subscribe", "s", "tick", handler="any")
+    publish(broker, "tick", 1, 2)
+    rows(broker, "select pgps.dispatch()")
+    moving = connect(dsn=own_database)
+    moving.autocommit = False
+    call(moving, "seek", "s", "now")
+    rows(broker, "set lock_timeout = '20s'")
+    publish(broker, "tick", 3, 4)
+    assert value(broker, "select pgps.dispatch()") == 2
+    moving.commit()
+    publish(broker, "tick", 5)
+    assert take(broker, "s") == [3, 4, 5]
+    assert rows(broker, "select * from pgps_internal.unshared") == []
