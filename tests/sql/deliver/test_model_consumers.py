@@ -57,7 +57,8 @@ class Consumers(RuleBasedStateMachine):
         self.expired: set[int] = set()
         self.living: dict[str, Living] = {}
         self.newest: dict[str, str | None] = {}
-        self.overtaken: set[str] = set()
+        self.by: dict[str, int] = {}  # which session received under a name last
+        self.overtaken: dict[str, set[int]] = {}  # sessions, of each name
         self.last: str | None = None  # of a subscription with one consumer: who received last
         self.paused = False
 
@@ -66,23 +67,32 @@ class Consumers(RuleBasedStateMachine):
         name, _, own = who.partition("@")
         return self.sessions[int(own or session)], name
 
-    def _overtake(self, who: str, newest: str | None) -> None:
+    def _overtake(self, who: str, session: int, newest: str | None) -> None:
         """Note who has received or taken something, or nothing although it held something."""
-        name = _name(who)
-        before = self.newest.get(name)
-        if before is not None or newest is not None:
-            self.overtaken.discard(who)
-        if before is not None and before != who:
-            self.overtaken.add(before)
+        name, served = _name(who), self._served(who, session)
+        if self.newest.get(name) is not None or newest is not None:
+            overtaken = self.overtaken.setdefault(name, set())
+            overtaken.discard(served)
+            if self.newest.get(name) is not None and self.by.get(name, served) != served:
+                overtaken.add(self.by[name])
+            self.by[name] = served
         self.newest[name] = newest
 
-    def _refused(self, who: str) -> bool:
-        """Tell whether an acknowledgement is refused, since what was received last went to somebody else."""
+    def _served(self, who: str, session: int) -> int:
+        return int(who.partition("@")[2] or session)
+
+    def _refused(self, who: str, session: int) -> bool:
+        """Tell whether an acknowledgement is refused, since what was received last went to somebody else.
+
+        Sessions are told from each other under a name without a token: the broker cannot know whether two of them
+        are two programs, or the processes of a pooler that serve one.
+        """
         if self.handler == "all":
             return False
-        if self.living_as == "sessions":
-            return who in self.overtaken
-        return self.newest.get(_name(who)) not in {None, who}
+        if "#" not in who and self._served(who, session) in self.overtaken.get(_name(who), set()):
+            return True
+        newest = self.newest.get(_name(who))
+        return newest is not None and newest.partition("@")[0] != who.partition("@")[0]
 
     def _next(self, who: str, most: int) -> list[int]:
         """Return what a receive must give."""
@@ -130,7 +140,7 @@ class Consumers(RuleBasedStateMachine):
         living = self.living.setdefault(who, Living())
         living.given = expected
         living.seen |= set(expected)
-        self._overtake(who, who if expected else None)
+        self._overtake(who, session, who if expected else None)
         if not expected:
             return
         self.last = who
@@ -148,7 +158,7 @@ class Consumers(RuleBasedStateMachine):
         living = self.living.setdefault(who, Living())
         living.given = []
         living.seen |= set(expected)
-        self._overtake(who, None)
+        self._overtake(who, session, None)
         if expected and self.handler == "all":
             self.last = None
         self._settled(living, expected)
@@ -162,7 +172,7 @@ class Consumers(RuleBasedStateMachine):
         # In a session of its own a program acknowledges only what it has received.
         if (self.handler == "all" and self.last != who) or (self.living_as == "sessions" and not living.given):
             return
-        if self._refused(who):
+        if self._refused(who, session):
             with refused("55000", "received by", "Receive again"):
                 call(connection, "ack", self.name, *living.given[:place][-1:], consumer=consumer)
         elif place is None:
@@ -184,7 +194,7 @@ class Consumers(RuleBasedStateMachine):
         who = data.draw(st.sampled_from(sorted(self.living)))
         given, mine = self.living[who].given, self._mine(who)
         connection, consumer = self._call(who, session)
-        if given and self._refused(who):
+        if given and self._refused(who, session):
             with refused("55000", "received by"):
                 call(connection, "nack", self.name, given[0], "no", "0", consumer=consumer)
         elif place < len(mine):
