@@ -28,5 +28,5 @@ def test_who_is_interested_in_what_is_found_once_for_each_look_at_what_a_neighbo
         session.execute("set track_functions = 'all'")
         with session.transaction(force_rollback=True):
             call(session, "link_next", scene.b.heard, 1000, True)
-            calls = dict(rows(session, "select funcname, calls from pg_stat_xact_user_functions"))
+            calls: dict[str, int] = dict(rows(session, "select funcname, calls from pg_stat_xact_user_functions"))
         assert (calls["interests"], calls["may_carry"]) == (1, 1)
