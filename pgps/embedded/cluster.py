@@ -185,11 +185,8 @@ class EmbeddedCluster:
         pid = self.pid
         if pid is None:
             return
-        family = [pid, *process.children_of(pid)]
-        for member in family:
-            process.kill(member, signal.SIGKILL)
-        if not process.wait_gone(family, timeout=30.0):
-            raise EmbeddedError(f"processes of embedded cluster {self.name} survive SIGKILL: {family}")
+        if survivors := process.kill_family(pid, timeout=30.0):
+            raise EmbeddedError(f"processes of embedded cluster {self.name} survive SIGKILL: {survivors}")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -18,8 +18,9 @@ from typing import IO
 
 from pgps.errors import EmbeddedError
 
-__all__ = ["ServerUser", "children_of", "is_postmaster", "kill", "run_as", "server_user", "wait_gone"]
+__all__ = ["ServerUser", "children_of", "is_postmaster", "kill", "kill_family", "run_as", "server_user", "wait_gone"]
 
+_ENDED = ("Z", "X", None)
 _POLL = 0.02  # seconds between looks at a process that is starting or ending
 
 
@@ -116,9 +117,31 @@ def wait_gone(pids: list[int], *, timeout: float) -> bool:
     return True
 
 
+def kill_family(pid: int, *, timeout: float) -> list[int]:
+    """Kill a process and its children, and wait until they are gone; return those that are not when the time is up.
+
+    The process is stopped first: a child that it made between the look at its children and its end would survive, and
+    a server's session keeps the server's memory, so that it cannot start again.
+    """
+    kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + timeout
+    # It may still be in the middle of making a child; it is not when it is seen to be stopped.
+    while _state(pid) not in ("T", "t", *_ENDED) and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    family = [pid, *children_of(pid)]
+    for member in family:
+        kill(member, signal.SIGKILL)
+    wait_gone(family, timeout=deadline - time.monotonic())
+    return [member for member in family if _runs(member)]
+
+
 def _runs(pid: int) -> bool:
+    return _state(pid) not in _ENDED
+
+
+def _state(pid: int) -> str | None:
+    """Return the letter for the state of a process; None when there is none of that pid."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in ("Z", "X")
+        return None

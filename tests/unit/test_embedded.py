@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pwd
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +20,7 @@ import pytest
 from pgps.embedded import EmbeddedCluster, find_binaries, list_clusters, process
 from pgps.embedded.__main__ import main
 from pgps.errors import BinariesMissing, EmbeddedError, StartFailed
+from tests.fix_db import wait_until
 
 
 @pytest.fixture
@@ -224,3 +230,35 @@ def test_signals_to_a_process_that_is_gone_are_harmless() -> None:
     os.waitpid(child, 0)
     process.kill(child, signal.SIGTERM)
     assert process.wait_gone([child], timeout=0)
+
+
+def test_a_child_that_a_process_makes_while_it_is_killed_does_not_survive() -> None:
+    # It makes a child every other millisecond, so that some are born in every look at the processes of the machine.
+    script = (
+        "import os, time\nfor n in range(400):\n    os.fork() or (time.sleep(60), os._exit(0))\n    time.sleep(0.002)\n"
+    )
+    mark = f"family-{os.getpid()}-{time.monotonic_ns()}"
+    for _ in range(3):
+        parent = subprocess.Popen([sys.executable, "-c", script, mark])
+        try:
+            wait_until(functools.partial(_has_children, parent.pid), what="it makes children")
+            assert process.kill_family(parent.pid, timeout=30) == []
+            assert [pid for pid in _marked(mark) if pid != parent.pid] == []
+        finally:
+            parent.kill()
+            for pid in _marked(mark):
+                process.kill(pid, signal.SIGKILL)
+            parent.wait()
+
+
+def _has_children(pid: int) -> bool:
+    return len(process.children_of(pid)) > 3
+
+
+def _marked(mark: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if mark.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found

@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -146,7 +147,7 @@ class _Run:
                         fleet, script, per_second=self.args.rate, command=self.command(script), progress=say,
                         reports=self.args.reports,
                     )  # fmt: skip
-                except Exception:
+                except (Exception, pytest.fail.Exception):
                     # The test program itself failed, or the network did not settle before the story began.
                     verdict = Verdict(script.seed, script.name, self.command(script), str(script))
                     verdict.problems.append("the story broke off")
