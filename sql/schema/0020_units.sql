@@ -21,6 +21,15 @@ create table pgps_internal.service (
     unique (class, server, service)
 );
 
+-- What was sent to a service that was dropped is DISCARDED, and its senders may still ask for it.
+create table pgps_internal.service_dropped (
+    service_id integer primary key,
+    class text not null,
+    server text not null,
+    service text not null,
+    dropped_at timestamptz not null
+);
+
 -- Role 0 is everybody.
 create table pgps_internal.service_right (
     service_id integer not null references pgps_internal.service on delete cascade,

@@ -113,8 +113,11 @@ class Match:
                         self.crash()
                     program.stdin.write("\n")
                     program.stdin.flush()
+                assert program.stderr is not None
+                # One that is to try later has said why, which is no news: its session or its server was killed.
+                said = program.stderr.read()
                 if program.wait() != 75:
-                    raise RuntimeError(f"{colour} has ended with exit status {program.returncode}")
+                    raise RuntimeError(f"{colour} has ended with exit status {program.returncode}: {said}")
                 self.counts["try later"] += 1
                 return None
             finally:
@@ -129,5 +132,6 @@ class Match:
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )

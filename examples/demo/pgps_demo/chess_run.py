@@ -54,5 +54,8 @@ def run(steps: Steps) -> dict[str, Any]:
             record = read_record(_GAME)
             ok = all(score_sheet(dsn_of, player) == record for player in PLAYERS)
             notes.append(f"{len(record)} half-moves, {counts['killed']} kills, {counts['crashed']} crash of the broker")
+            if counts["try later"]:
+                notes.append(f"programs that found the broker or their session gone, and were started again: "
+                             f"{counts['try later']}")  # fmt: skip
             notes.append("the game is the same" if ok else "the game is another one")
     return {"half_moves": len(record), "counts": dict(counts), "ok": ok}

@@ -67,7 +67,7 @@ begin atomic
 end;
 comment on function pgps.create_service(text, text, text, text, interval, integer, integer, integer, integer,
     boolean) is
-'Creates a service, class/server/service, of 32 bytes each at most. store: broker (its units of work survive restarts)
+'Creates a service, class/server/service, of 40 bytes each at most. store: broker (its units of work survive restarts)
 or off; lifetime: how long they may take until they are processed; status_lifetime: for how many lifetimes, 0 to 254,
 their status is kept when they are over; max_uows: how many may be active, 0 for none; max_messages_in_uow,
 max_message_bytes; deferred: may be sent to while nobody serves it. Null: as the broker''s settings say (uow_…). Needs
@@ -101,7 +101,7 @@ begin atomic
         'class', drop_service.class, 'server', drop_service.server, 'service', drop_service.service));
 end;
 comment on function pgps.drop_service(text, text, text) is
-'Drops a service, with its conversations and what waits in them. Needs pgps_admin. Errors: 42704 unknown service,
+'Drops a service, with its conversations; units of work that are under way in them are DISCARDED. Needs pgps_admin. Errors: 42704 unknown service,
 42501.';
 
 create or replace function pgps.grant_service(

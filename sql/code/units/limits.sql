@@ -17,9 +17,13 @@ begin
         raise exception 'service "%" takes at most % %: % is %', pgps_internal.service_name(unit_limit.service),
             v_limit, unit_limit.what,
             case when unit_limit.own is null then 'setting ' || unit_limit.name else unit_limit.attribute end, v_limit
-        using errcode = '54000', hint = format('An administrator changes it with pgps.alter_service(%L, %L, %L, %s '
-            '=> …).', (unit_limit.service).class, (unit_limit.service).server, (unit_limit.service).service,
-            unit_limit.attribute);
+        using errcode = '54000', hint = case when unit_limit.own is null
+            then format('An administrator changes it for all services with pgps.configure(%L, …)', unit_limit.name)
+                || case when unit_limit.attribute <> 'max_uows' then ', or for this one with pgps.alter_service.'
+                    else '.' end
+            else format('An administrator changes it with pgps.alter_service(%L, %L, %L, %s => …).',
+                (unit_limit.service).class, (unit_limit.service).server, (unit_limit.service).service,
+                unit_limit.attribute) end;
     end if;
 end
 $$;
@@ -31,9 +35,9 @@ language plpgsql immutable
 as $$
 begin
     if octet_length(check_user_status.user_status) > 32 then
-        raise exception 'user status "%" has % bytes', left(check_user_status.user_status, 40),
+        raise exception 'a user status takes at most 32 bytes: "%" has %', left(check_user_status.user_status, 40),
             octet_length(check_user_status.user_status)
-        using errcode = '54000', hint = 'A user status has at most 32 bytes.';
+        using errcode = '54000', hint = 'Say it shorter, or send it as a message.';
     end if;
 end
 $$;

@@ -2,14 +2,14 @@
 -- status is kept, and of conversations that may go on, is written again with new numbers when it is little; then the
 -- segment is truncated. With much in it, it is left until less of it is needed.
 -- Locks: access exclusive on one segment, NOWAIT; see log/reclaim.sql.
--- Writes: participant, participant_session, participant_session_end, queue_low, serving, unit_count, unit_told; by
+-- Writes: service_dropped, participant, participant_session, participant_session_end, queue_low, serving, unit_count, unit_told; by
 -- name: segments of the ledgers of units of work.
 
 create or replace function pgps_internal.is_unit_needed(unit_no bigint) returns boolean
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    select exists (select from pgps_internal.unit_standing u join pgps_internal.service s using (service_id)
+    select exists (select from pgps_internal.unit_standing u
         where u.unit_no = is_unit_needed.unit_no and u.is_known)
 $$;
 comment on function pgps_internal.is_unit_needed(bigint) is 'True while a unit is under way, or its status is kept';
@@ -24,9 +24,9 @@ declare
 begin
     select c.* into v_conversation from pgps_internal.conversation c
     where c.conversation_no = is_conversation_needed.conversation_no;
-    return exists (select from pgps_internal.service s where s.service_id = v_conversation.service_id)
-        -- One that was not ended may go on for as long as a unit of work may take.
-        and (v_state.ended is null and greatest(v_conversation.began_at, v_state.noted_at,
+    -- One that was not ended may go on for as long as a unit of work may take.
+    return (exists (select from pgps_internal.service s where s.service_id = v_conversation.service_id)
+            and v_state.ended is null and greatest(v_conversation.began_at, v_state.noted_at,
                 (select max(c.committed_at) from pgps_internal.unit_commit c
                     where c.conversation_no = v_conversation.conversation_no))
                 > pgps_internal.clock() - pgps_internal.setting('uow_lifetime')::interval
@@ -145,6 +145,19 @@ comment on function pgps_internal.is_unit_segment_used(text, regclass) is
 'True when a segment has states of units, or conversations, that are over but still in their own segments: without their
 states these would look as if they waited';
 
+create or replace function pgps_internal.forget_service(service_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('drop sequence pgps_internal.units_begun_%1$s, pgps_internal.units_ended_%1$s',
+        forget_service.service_id);
+    delete from pgps_internal.service_dropped d where d.service_id = forget_service.service_id;
+end
+$$;
+comment on function pgps_internal.forget_service(integer) is
+'Drops what is left of a service that was dropped, once nothing of its units of work is';
+
 create or replace function pgps_internal.sweep_participants() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -161,6 +174,9 @@ begin
     where s.began_at < pgps_internal.clock() - interval '1 day' and not pgps._session_lives(s.session_id);
     delete from pgps_internal.participant_session_end e
     where not exists (select from pgps_internal.participant_session s where s.session_id = e.session_id);
+    perform pgps_internal.forget_service(d.service_id) from pgps_internal.service_dropped d
+    where d.dropped_at < pgps_internal.clock() - interval '1 day'
+        and not exists (select from pgps_internal.unit u where u.service_id = d.service_id);
     delete from pgps_internal.participant p
     where p.token is null
         and not exists (select from pgps_internal.participant_session s where s.participant_id = p.participant_id)

@@ -3,7 +3,7 @@
 -- concerns a unit or a conversation that is not there any more is ignored.
 -- Locks: the turn of the subscription pgps_uow, or share row exclusive on relay_told; then the units that it is about
 -- in the order of their numbers, their conversations likewise.
--- Writes: conversation, participant, relay_session, relay_told, unit, unit_message.
+-- Writes: conversation, participant, participant_session_end, relay_session, relay_told, unit, unit_message.
 
 create or replace function pgps_internal.their_conversation(origin text, event jsonb) returns pgps_internal.conversation
 language plpgsql stable
@@ -331,6 +331,31 @@ $$;
 comment on function pgps_internal.tell_what_happened() is
 'Notes what time, ended sessions and restarts did to units from other brokers, and tells these; returns to how many';
 
+create or replace function pgps_internal.note_lost_sessions() returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lost bigint[];
+begin
+    perform pg_stat_clear_snapshot();
+    v_lost := array(select s.session_id from pgps_internal.participant_session s
+        where s.pid is not null
+            and not exists (select from pgps_internal.participant_session_end e where e.session_id = s.session_id)
+            and not pgps._session_lives(s.session_id));
+    with noted as (
+        insert into pgps_internal.participant_session_end (session_id, ended_at)
+        select n, pgps_internal.clock() from unnest(v_lost) n on conflict do nothing
+        returning session_id
+    )
+    select array_agg(n.session_id) into v_lost from noted n;
+    perform pgps_internal.wake_for(n) from unnest(v_lost) n;
+    return coalesce(cardinality(v_lost), 0);
+end
+$$;
+comment on function pgps_internal.note_lost_sessions() is
+'Notes which sessions have ended without logging off, and wakes those who may receive what they held; returns how many';
+
 create or replace function pgps.relay_units(max_events integer = 100) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
@@ -338,10 +363,12 @@ set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0 s
 as $$
 declare
     v_events jsonb;
+    v_ended bigint;
 begin
     perform pgps_internal.require_read_committed();
+    v_ended := pgps_internal.note_lost_sessions();
     if not exists (select from pgps_internal.subscription s where s.name = 'pgps_uow') then
-        return null;
+        return case when v_ended > 0 or exists (select from pgps_internal.serving s) then v_ended end;
     end if;
     select jsonb_agg(to_jsonb(e) order by e.place) into v_events
     from (select e.publisher, e.origin, e.payload, e.place
@@ -350,7 +377,7 @@ begin
     if v_events is null then
         -- One session at a time tells what happened, in the order in which it did.
         lock table pgps_internal.relay_told in share row exclusive mode;
-        return pgps_internal.tell_what_happened();
+        return v_ended + pgps_internal.tell_what_happened();
     end if;
     -- In the order of SYNCPOINT: first all units, then all conversations.
     perform from pgps_internal.unit u
@@ -367,8 +394,8 @@ end
 $$;
 comment on function pgps.relay_units(integer) is
 'Applies what other brokers have sent about units of work, at most so many events, and tells them what became of theirs
-by time, ended sessions and restarts, all in one transaction. Returns how much it did, null when services are not used
-over links (pgps.relay_services). A worker calls it. Waits for
+by time, ended sessions and restarts, all in one transaction. Before that, wakes servers that wait for what lost sessions
+held. Returns how much it did, null when no service is served here or used over links (pgps.relay_services). A worker calls it. Waits for
 another session that does. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 revoke all on function pgps.relay_units(integer) from public;

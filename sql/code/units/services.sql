@@ -86,9 +86,9 @@ begin
         raise exception 'the % of a service is missing', check_service_part.what using errcode = '22023',
             hint = 'Give class, server and service, each as text.';
     elsif check_service_part.part = '' or check_service_part.part ~ '[/[:cntrl:]]'
-        or octet_length(check_service_part.part) > 32 then
+        or octet_length(check_service_part.part) > 40 then
         raise exception 'invalid % "%" of a service', check_service_part.what, check_service_part.part
-        using errcode = '42602', hint = 'Give 1 to 32 bytes, without / and control characters.';
+        using errcode = '42602', hint = 'Give 1 to 40 bytes, without / and control characters.';
     end if;
 end
 $$;
@@ -208,11 +208,11 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'drop services');
     v_service := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
-    -- Its units of work go with it: they are shown no more, and their segments are given back.
     delete from pgps_internal.serving s where s.service_id = v_service.service_id;
     delete from pgps_internal.service s where s.service_id = v_service.service_id;
-    execute format('drop sequence pgps_internal.units_begun_%1$s, pgps_internal.units_ended_%1$s',
-        v_service.service_id);
+    -- Its units of work are DISCARDED from now on. Its sequences go later: senders in open transactions have them locked.
+    insert into pgps_internal.service_dropped (service_id, class, server, service, dropped_at)
+    values (v_service.service_id, v_service.class, v_service.server, v_service.service, pgps_internal.clock());
 end
 $$;
 comment on function pgps_internal.do_drop_service(name, jsonb) is 'See pgps.drop_service';

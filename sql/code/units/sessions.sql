@@ -95,6 +95,11 @@ begin
         returning participant_id into v_participant;
     end if;
     v_session := nextval('pgps_internal.participant_session_seq');
+    perform pgps_internal.wake_for(l.session_id) from (
+        select max(s.session_id) from pgps_internal.participant_session s where s.participant_id = v_participant
+        union
+        select max(s.session_id) from pgps_internal.participant_session s
+        where s.pid = begin_session.pid and s.backend_start = begin_session.backend_start) l(session_id);
     insert into pgps_internal.participant_session (session_id, participant_id, life_id, pid, backend_start, began_at)
     values (v_session, v_participant, v_life, begin_session.pid, begin_session.backend_start, pgps_internal.clock());
     return v_session;
@@ -104,11 +109,25 @@ comment on function pgps_internal.begin_session(oid, text, integer, timestamptz)
 'On the loopback connection: writes that a backend (null: none in particular) speaks for a role and a token; returns the
 number of the session. Errors: 55006.';
 
+create or replace function pgps_internal.wake_for(session_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.wake_queue(pgps_internal.queue_for(u.to_server,
+        pgps_internal.conversation_of(u.conversation_no), pgps_internal.state_of(u.conversation_no)))
+    from unnest((pgps_internal.hand_of(wake_for.session_id)).held) n join pgps_internal.unit u on u.unit_no = n;
+end
+$$;
+comment on function pgps_internal.wake_for(bigint) is
+'Wakes those who may receive what a session holds: it ends, which backs these units out';
+
 create or replace function pgps_internal.end_session(session_id bigint) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform pgps_internal.wake_for(end_session.session_id);
     insert into pgps_internal.participant_session_end (session_id, ended_at)
     values (end_session.session_id, pgps_internal.clock()) on conflict do nothing;
     return end_session.session_id;
@@ -217,7 +236,13 @@ declare
     v_session bigint;
     v_seen bigint;
 begin
-    perform pgps_internal.require_read_committed(), pg_stat_clear_snapshot();
+    perform pg_stat_clear_snapshot();
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'units of work cannot be sent or received in a % transaction',
+            current_setting('transaction_isolation')
+        using errcode = '25001', hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would not show what '
+            'others have received meanwhile.';
+    end if;
     if pg_current_xact_id_if_assigned() is null then
         v_seen := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
     end if;

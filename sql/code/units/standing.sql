@@ -84,6 +84,7 @@ left join lateral (select s.* from pgps_internal.unit_state s
     where s.unit_no = u.unit_no order by s.version desc limit 1) s on true
 left join lateral (select n.version, n.user_status from pgps_internal.unit_note n
     where n.unit_no = u.unit_no order by n.version desc limit 1) n on true
+left join pgps_internal.service_dropped g on g.service_id = u.service_id
 -- When the first restart since it was made happened, if there was one.
 left join lateral (select case when u.life_id < l.life_id then coalesce((select min(r.started_at)
     from pgps_internal.broker_life r where r.life_id > u.life_id), l.seen_at) end as at) r on true
@@ -98,9 +99,11 @@ cross join lateral (
                         case when r.at is not null then r.at
                             when not pgps._session_lives(u.session_id)
                                 then coalesce(pgps._session_ended_at(u.session_id), '-infinity') end,
-                        'infinity')) then 'TIMEOUT'
+                        'infinity'), g.dropped_at) then 'TIMEOUT'
                     when r.at is not null or not pgps._session_lives(u.session_id) then 'BACKEDOUT'
+                    when g.dropped_at is not null then 'DISCARDED'
                     else 'RECEIVED' end
+            when g.dropped_at is not null then case when u.ends_at <= g.dropped_at then 'TIMEOUT' else 'DISCARDED' end
             -- What becomes of it is told by the broker that it was sent to.
             when u.is_relayed then case s.status when 'DELIVERED' then s.status else 'ACCEPTED' end
             when not u.is_persistent and r.at is not null
@@ -108,14 +111,14 @@ cross join lateral (
             when u.ends_at <= l.seen_at then 'TIMEOUT'
             when s.status = 'DELIVERED' and pgps._session_lives(s.session_id) then 'DELIVERED'
             else 'ACCEPTED' end,
-        s.noted_at,
+        case when s.status not in ('ACCEPTED', 'DELIVERED') then s.noted_at end,
         s.status = 'DELIVERED' and (u.ends_at > l.seen_at or not pgps._session_lives(s.session_id)),
-        r.at
-    ) y(status, noted_at, is_backed_out, restarted_at)
+        least(r.at, g.dropped_at)
+    ) y(status, noted_at, is_backed_out, discarded_at)
     cross join lateral (select y.status, case y.status when 'TIMEOUT' then u.ends_at
         -- Noted: another broker has told that its restart did it.
-        when 'DISCARDED' then coalesce(y.noted_at, y.restarted_at)
-        when 'BACKEDOUT' then coalesce(y.noted_at, y.restarted_at, pgps._session_ended_at(u.session_id),
+        when 'DISCARDED' then coalesce(y.noted_at, y.discarded_at)
+        when 'BACKEDOUT' then coalesce(y.noted_at, y.discarded_at, pgps._session_ended_at(u.session_id),
             u.began_at)
         else y.noted_at end as over_at, y.is_backed_out) x
 ) d;
@@ -268,6 +271,10 @@ declare
 begin
     select s.class, s.server, s.service into v_row.class, v_row.server, v_row.service
     from pgps_internal.service s where s.service_id = row_from.standing.service_id;
+    if not found then
+        select s.class, s.server, s.service into v_row.class, v_row.server, v_row.service
+        from pgps_internal.service_dropped s where s.service_id = row_from.standing.service_id;
+    end if;
     v_row.uow_id := case when row_from.standing.is_uow then 'U' || upper(to_hex(row_from.standing.unit_no)) end;
     v_row.conversation := 'C' || upper(to_hex(row_from.standing.conversation_no));
     v_row.status := row_from.status;
@@ -315,7 +322,8 @@ begin
         u.is_persistent, u.status_for, u.began_at, u.ends_at, c.commit_no, c.committed_at, coalesce(s.version, 0),
         s.receiver_id, s.session_id, coalesce(s.messages_given, 0),
         case when u.ends_at <= pgps_internal.clock() or u.is_relayed
-                or u.life_id <> (how_stands.speaker).life_id then null
+                or u.life_id <> (how_stands.speaker).life_id
+                or not exists (select from pgps_internal.service v where v.service_id = u.service_id) then null
             when c.commit_no is null then
                 case when s.status is null and u.session_id = (how_stands.speaker).session_id then 'RECEIVED' end
             when coalesce(s.status, 'ACCEPTED') = 'ACCEPTED' then 'ACCEPTED'

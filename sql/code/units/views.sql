@@ -81,7 +81,9 @@ select 'U' || upper(to_hex(u.unit_no)) as uow_id, 'C' || upper(to_hex(u.conversa
     case when not u.is_active then u.over_at + u.status_for end as status_ends,
     (select count(*) from pgps_internal.unit_message m where m.unit_no = u.unit_no) as messages
 from pgps_internal.unit_standing u
-join pgps_internal.service s using (service_id)
+join (select service_id, class, server, service from pgps_internal.service
+    union all
+    select service_id, class, server, service from pgps_internal.service_dropped) s using (service_id)
 left join pgps_internal.participant p on p.participant_id = u.sender_id
 left join pgps_internal.participant r on r.participant_id = u.receiver_id
 where u.is_uow and u.is_known

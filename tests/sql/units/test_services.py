@@ -75,7 +75,7 @@ def test_an_attribute_has_its_range(
 
 
 def test_names_of_services(broker: psycopg.Connection) -> None:
-    for bad in (["", "b", "c"], ["a/b", "b", "c"], ["a", "x" * 33, "c"], ["a", "b", "c\n"]):
+    for bad in (["", "b", "c"], ["a/b", "b", "c"], ["a", "x" * 41, "c"], ["a", "b", "c\n"]):
         with pytest.raises(errors.InvalidName):
             call(broker, "create_service", *bad)
     with pytest.raises(errors.InvalidParameterValue):
@@ -309,3 +309,82 @@ def test_rights_in_the_statement_language(broker: psycopg.Connection, role: Call
     ):
         with pytest.raises(error):
             rows(broker, "select pgps.execute(%s)", [statement])
+
+
+def test_what_was_sent_to_a_service_that_is_dropped_is_discarded(
+    broker: psycopg.Connection, party: Callable[..., Party]
+) -> None:
+    client, server, other = party("c"), party("s").serve(SERVICE), party("o", autocommit=False)
+    held, waits = (client.request(SERVICE, text, status_lifetime=9) for text in ("held", "waits"))
+    open_one = client.send("open", to_service=SERVICE, status_lifetime=9)
+    assert server.text("new") == "held"
+    # Neither waits for a sender's transaction, nor is it waited for.
+    late = other.send("late", to_service=SERVICE, option="commit", status_lifetime=9)["uow_id"]
+    rows(broker, "set lock_timeout = '10s'")
+    call(broker, "drop_service", *PARTS)
+    other.connection.commit()
+    for uow_id in (held["uow_id"], waits["uow_id"], open_one["uow_id"]):
+        row = client.sync("query", uow_id)
+        assert (row["status"], row["class"], row["service"]) == ("DISCARDED", PARTS[0], PARTS[2])
+    assert other.status(late) == "DISCARDED"
+    for who, uow_id in ((client, open_one["uow_id"]), (server, held["uow_id"])):
+        with pytest.raises(errors.ObjectNotInPrerequisiteState, match="status DISCARDED"):
+            who.sync("commit", uow_id)
+    with pytest.raises(errors.UndefinedObject, match="does not exist"):
+        client.send("more", held["conversation"])
+    assert value(broker, "select count(*) from pgps.units_of_work where status = 'DISCARDED'") == 4
+    # One of that name is another one, and gets nothing of it.
+    make_service(broker, SERVICE, deferred=True)
+    server.serve(SERVICE)
+    assert server.receive("any") is None
+    assert client.status(waits["uow_id"]) == "DISCARDED"
+
+
+def test_a_server_that_waits_is_woken_when_the_session_that_holds_a_unit_ends(
+    broker: psycopg.Connection, party: Callable[..., Party], own_database: str
+) -> None:
+    waiting = party("w").serve(SERVICE)
+    listener = waiting.connection
+    channel = value(broker, "select channel from pgps.services")
+    party("c").request(SERVICE, "one")
+    rows(listener, f"listen {channel}")
+
+    def ends(holder: Party) -> None:
+        holder.call("logoff")
+
+    def logs_on_again(holder: Party) -> None:
+        holder.call("logon", "another")
+
+    def is_lost(holder: Party) -> None:
+        pid = holder.connection.info.backend_pid
+        holder.connection.close()
+        gone = "select count(*) = 0 from pg_stat_activity where pid = %s"
+        wait_until(lambda: value(broker, gone, [pid]), what="the end of the session")
+        rows(broker, "select pgps.relay_units()")
+
+    for number, end in enumerate((ends, logs_on_again, is_lost)):
+        holder = party(f"h{number}").serve(SERVICE)
+        assert holder.text("new") == "one"
+        list(listener.notifies(timeout=0))
+        end(holder)
+        assert [note.channel for note in listener.notifies(timeout=60, stop_after=1)] == [channel], end.__name__
+    assert waiting.text("new") == "one"
+
+
+def test_errors_say_what_to_do_about_limits_and_isolation(
+    broker: psycopg.Connection, party: Callable[..., Party]
+) -> None:
+    client = party("c")
+    call(broker, "alter_service", *PARTS, max_uows=5)
+    call(broker, "configure", "uow_max_active", "1")
+    client.request(SERVICE, "one")
+    with pytest.raises(errors.ProgramLimitExceeded, match="uow_max_active is 1") as refused:
+        client.request(SERVICE, "two")
+    assert "pgps.configure('uow_max_active'" in str(refused.value.diag.message_hint)
+    with pytest.raises(errors.ProgramLimitExceeded, match="at most 32 bytes"):
+        client.request(SERVICE, "two", user_status="y" * 33)
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match=r"no unit of work is open\n"):
+        client.sync("commit")
+    rows(client.connection, "begin isolation level repeatable read")
+    with pytest.raises(errors.ActiveSqlTransaction, match="units of work cannot be sent or received"):
+        client.send("two", to_service=SERVICE)
