@@ -223,6 +223,7 @@
 
 -- composite: Composite events: their definitions, the detector's steps over the log, what it keeps.
 \ir code/composite/definitions.sql
+\ir code/composite/check.sql
 \ir code/composite/sources.sql
 \ir code/composite/create.sql
 \ir code/composite/alter.sql

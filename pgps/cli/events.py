@@ -55,7 +55,7 @@ NODES = [
 ]
 GIVEN = (
     "name", "expression", "context", "partition_by", "within", "filter", "attributes", "scope", "time_basis",
-    "lateness", "max_open",
+    "lateness", "max_open", "start", "reliability", "persistent", "auditable", "handler",
 )  # fmt: skip
 
 

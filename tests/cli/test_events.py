@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 import psycopg
 import pytest
 
+from pgps.cli.events import GIVEN
 from tests.cli.conftest import Pgps
 from tests.fix_broker import call, make_type, rows
 
@@ -22,7 +23,10 @@ def event(admin: psycopg.Connection, name: Callable[..., str]) -> str:
     make_type(admin, kind, "patient text, glucose integer")
     made = f"{kind}_high"
     expression = f"{kind} (glucose > 5) a ; (not({kind} (glucose < 2))[{kind} b, {kind} c])"
-    options = {"partition_by": "patient", "attributes": "patient text = a.patient"}
+    options = {
+        "partition_by": "patient", "attributes": "patient text = a.patient", "start": "earliest", "handler": "any",
+        "persistent": False, "auditable": True, "reliability": "non-guaranteed",
+    }  # fmt: skip
     call(admin, "create_composite_event", made, expression, **options)
     rows(admin, f"insert into pgps_event.{kind} values ('A', 9)")
     rows(admin, "select pgps.dispatch()")
@@ -72,7 +76,7 @@ def test_definitions_go_into_a_file_and_come_back(
     call(admin, "drop_event_type", event, True)
     done("event", "import", str(file))
     after = pgps("event", "show", event, "--json").json
-    for key in ("expression", "context", "partition_by", "filter", "attributes", "time_basis"):
+    for key in GIVEN:
         assert after[key] == before[key]
     assert "nothing to create" in pgps("event", "import", str(file)).err
     file.write_text("[]")

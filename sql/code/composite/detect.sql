@@ -273,7 +273,7 @@ declare
     v_steps bigint := 0;
 begin
     loop
-        -- One that another session has altered, reset or dropped and not committed waits for that, and nobody else does.
+        -- One that another session has altered, reset or dropped and not committed is left out; the others go on.
         v_ids := array(select (d.composite).composite_id
             from pgps_internal.composites_due(v_last, v_now, detect.most) d);
         exit when v_ids = '{}';

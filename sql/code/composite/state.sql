@@ -1,7 +1,7 @@
 -- What the detector keeps: steps, keys, open occurrences, in ledgers whose newest rows count. Written by
 -- pgps_internal.detect_step, and by what alters and resets.
 -- Locks: the turn of detection, until the transaction ends.
--- Writes: composite, composite_key, composite_step.
+-- Writes: composite, composite_step.
 
 create or replace function pgps_internal.hold_detection() returns void
 language plpgsql

@@ -227,6 +227,12 @@ begin
             else 'it is not held any more, or is not dispatched yet' end));
     end if;
     v_lines := pgps._try_step(v_job::text) -> 'lines';
+    if v_lines = '[]' then
+        v_lines := jsonb_build_array(coalesce(
+            (select jsonb_build_array('late', l.reason) from pgps_internal.composite_late l
+                where l.composite_id = v_composite.composite_id and l.event_id = v_id limit 1),
+            jsonb_build_array('matched', 'no leaf: it comes from another source than a leaf asks for')));
+    end if;
     if (select count(*) from jsonb_array_elements(v_job -> 'events') e where v_job ->> 'now' is null) > 0 then
         v_lines := v_lines || '[["waits", "for the watermark"]]';
     end if;
@@ -234,6 +240,67 @@ begin
 end
 $$;
 comment on function pgps_internal.do_explain_composite(name, jsonb) is 'See pgps.explain_composite_event';
+
+create or replace function pgps_internal.is_composite_alone(name text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select not exists (select from pgps_internal.subscription s
+            where s.name = pgps_internal.fold(is_composite_alone.name) and not s.is_hidden)
+        and exists (select from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+            where t.name = pgps_internal.fold(is_composite_alone.name))
+$$;
+comment on function pgps_internal.is_composite_alone(text) is
+'True for the name of a composite event that no subscription has';
+
+create or replace function pgps_internal.explain_detection(event_type pgps_internal.event_type, event_id bigint)
+returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_steps jsonb;
+begin
+    if not exists (select from pgps_internal.composite c
+            where c.type_id = (explain_detection.event_type).type_id) then
+        return '[]';
+    end if;
+    execute format('select jsonb_agg(jsonb_build_array(''detected'', format(''at %%s, of %%s'', l.detected_at, (
+            select string_agg(coalesce(''event '' || (p ->> ''event_id'') || '' ('' || (p ->> ''as'') || '')'',
+                ''a tick at '' || (p ->> ''tick'')), '', '' order by o)
+            from jsonb_array_elements(l.constituents) with ordinality x(p, o)))))
+        from %s l where l.event_id = $1', (explain_detection.event_type).log)
+    using explain_detection.event_id into v_steps;
+    return coalesce(v_steps, '[]');
+end
+$$;
+comment on function pgps_internal.explain_detection(pgps_internal.event_type, bigint) is
+'What a detected event is made of, as a step of pgps.explain; no step for other events';
+
+create or replace function pgps_internal.explain_as_leaf(
+    caller name, subscription pgps_internal.subscription, event_type pgps_internal.event_type, event_id bigint
+) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text;
+begin
+    select t.name into v_name from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+    join pgps_internal.composite_leaf l using (composite_id)
+    where t.name = (explain_as_leaf.subscription).event_type
+        and l.type_id = (explain_as_leaf.event_type).type_id
+        and (pg_has_role(explain_as_leaf.caller, 'pgps_admin', 'usage')
+            or pgps_internal.may_drop(explain_as_leaf.caller, t))
+    limit 1;
+    return case when v_name is null then '[]' else pgps_internal.do_explain_composite(explain_as_leaf.caller,
+        jsonb_build_object('name', quote_ident(v_name), 'event_id', explain_as_leaf.event_id)) end;
+end
+$$;
+comment on function pgps_internal.explain_as_leaf(
+    name, pgps_internal.subscription, pgps_internal.event_type, bigint
+) is
+'What became of an event in the composite event that a subscription is about, for who may ask that';
 
 create or replace function pgps.explain_composite_event(name text, event_id bigint)
 returns table (step text, outcome text)

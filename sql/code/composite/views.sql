@@ -10,7 +10,9 @@ select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.sc
     coalesce(s.detected, 0) as detected, coalesce(s.late, 0) as late, coalesce(s.given_up, 0) as given_up,
     case when c.owner::text = c.owner::oid::text then 'its owner was dropped'
         else coalesce(w.last_error, c.last_error) end as last_error,
-    c.attributes, c.time_basis, c.lateness, c.max_open, s.stepped_at, c.created_at
+    c.attributes, c.time_basis, c.lateness, c.max_open, s.stepped_at, c.created_at,
+    c.start, t.reliability, t.persistent, t.handler, (select bool_and(q.auditable) from pgps_internal.queue q
+        where q.type_id = t.type_id) as auditable
 from pgps_internal.composite c
 join pgps_internal.event_type t using (type_id)
 left join pgps_internal.step_now s using (composite_id)

@@ -1,4 +1,4 @@
--- The buffer of the consumers: how many events all of them together may hold unacknowledged, shared among the live ones.
+-- The buffer of the consumers: how many events all of them together may hold unacknowledged; the live ones share it.
 -- Applied where events are handed out; without a bound, which is the default, nothing of this runs.
 -- Locks: none.
 -- Writes: setting.
@@ -62,3 +62,41 @@ $$;
 comment on function pgps_internal.buffer_room(bigint[], text, bigint) is
 'How many events each of some consumers may hold now: an even share of the buffer, less when others hold more than
 theirs. holder: who asks, of a shared subscription';
+
+create or replace function pgps_internal.room_of(
+    subscription pgps_internal.subscription, consumer text, buffer bigint
+) returns integer
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pgps_internal.buffer_room(array[(room_of.subscription).subscription_id],
+        case when (room_of.subscription).handler = 'any' then pgps_internal.holder_for(room_of.consumer) end,
+        room_of.buffer)
+$$;
+comment on function pgps_internal.room_of(pgps_internal.subscription, text, bigint) is
+'How many events the consumer that receives from a subscription may hold now';
+
+create or replace function pgps_internal.room_for_rows(
+    subscriptions pgps_internal.subscription[], max_events integer, consumer text
+) returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_buffer text := pgps_internal.setting('buffer_events');
+    v_max integer := room_for_rows.max_events;
+begin
+    if v_buffer <> '1000000000' then
+        v_max := least(v_max, pgps_internal.buffer_room(
+            array(select s.subscription_id from unnest(room_for_rows.subscriptions) s), null, v_buffer::bigint));
+        if v_max = 0 then
+            perform pgps_internal.hold_back(s, room_for_rows.consumer)
+            from unnest(room_for_rows.subscriptions) s where s.state = 'active';
+        end if;
+    end if;
+    return v_max;
+end
+$$;
+comment on function pgps_internal.room_for_rows(pgps_internal.subscription[], integer, text) is
+'How many events each of several subscriptions may be given now, max_events at most; with none, the next ack covers
+nothing';

@@ -213,8 +213,7 @@ declare
     v_acks boolean := coalesce(new.acks, false);
     v_handed_out pgps_internal.received[];
 begin
-    -- One statement checks what find_subscription and require_rights check; these are called only when it fails, and
-    -- raise the error.
+    -- One statement checks what find_subscription and require_rights check, which raise the error when it fails.
     select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage')
         and s.owner::text <> s.owner::oid::text as is_theirs,
         s.is_pattern or has_table_privilege(s.owner::oid, t.endpoint, 'select') as may_receive,
@@ -229,7 +228,10 @@ begin
         using errcode = '55000', hint = 'Subscribe without execute to receive events yourself.';
     elsif v_max <= 0 then
         raise exception 'invalid max_events %', v_max using errcode = '22023', hint = 'Give a positive number.';
-    elsif v_subscription.state <> 'active' then
+    elsif v_found.buffer <> '1000000000' and not v_acks and v_subscription.state = 'active' then
+        v_max := least(v_max, pgps_internal.room_of(v_subscription, new.consumer, v_found.buffer::bigint));
+    end if;
+    if v_subscription.state <> 'active' or v_max = 0 then
         perform pgps_internal.hold_back(v_subscription, new.consumer);
         new.messages := '{}';
         return new;
@@ -237,19 +239,7 @@ begin
     if v_found.may_receive is not true then
         perform pgps_internal.require_rights(v_subscription);
     end if;
-    if new.consumer is not null then
-        perform pgps_internal.check_consumer(new.consumer);
-    end if;
-    if v_found.buffer <> '1000000000' and not v_acks then
-        v_max := least(v_max, pgps_internal.buffer_room(array[v_subscription.subscription_id],
-            case when v_subscription.handler = 'any' then pgps_internal.holder_for(new.consumer) end,
-            v_found.buffer::bigint));
-        if v_max = 0 then
-            perform pgps_internal.hold_back(v_subscription, new.consumer);
-            new.messages := '{}';
-            return new;
-        end if;
-    end if;
+    if new.consumer is not null then perform pgps_internal.check_consumer(new.consumer); end if;
     loop
         v_handed_out := case when v_subscription.handler <> 'any'
                 then pgps_internal.hand_out(v_subscription, v_max, v_acks, new.consumer)

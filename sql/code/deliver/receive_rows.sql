@@ -198,7 +198,6 @@ declare
     v_type pgps_internal.event_type;
     v_subscriptions pgps_internal.subscription[];
     v_wrong pgps_internal.subscription;
-    v_buffer text := pgps_internal.setting('buffer_events');
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = new.type_id;
     if coalesce(new.max_events, 0) <= 0 then
@@ -226,23 +225,13 @@ begin
     end if;
     perform pgps_internal.require_rights(s) from unnest(v_subscriptions) s;
     perform pgps_internal.hold_back(s, new.consumer) from unnest(v_subscriptions) s where s.state <> 'active';
-    if not pgps_internal.is_behind((v_subscriptions[1]).subscription_id) then
-        if not pgps_internal.have_news(array(select s.subscription_id from unnest(v_subscriptions) s)) then
-            -- A call that finds nothing takes no turn: taking it writes.
-            new.runs := '{}';
-            new.others := '{}';
-            return new;
-        end if;
-    end if;
-    if v_buffer <> '1000000000' then
-        new.max_events := least(new.max_events, pgps_internal.buffer_room(
-            array(select s.subscription_id from unnest(v_subscriptions) s), null, v_buffer::bigint));
-        if new.max_events = 0 then
-            perform pgps_internal.hold_back(s, new.consumer) from unnest(v_subscriptions) s;
-            new.runs := '{}';
-            new.others := '{}';
-            return new;
-        end if;
+    new.max_events := pgps_internal.room_for_rows(v_subscriptions, new.max_events, new.consumer);
+    -- A call that finds nothing takes no turn: taking it writes.
+    if new.max_events = 0 or not pgps_internal.is_behind((v_subscriptions[1]).subscription_id)
+            and not pgps_internal.have_news(array(select s.subscription_id from unnest(v_subscriptions) s)) then
+        new.runs := '{}';
+        new.others := '{}';
+        return new;
     end if;
     perform pgps_internal.hold_subscriptions(array(select s.subscription_id from unnest(v_subscriptions) s
         where s.handler = 'all'));

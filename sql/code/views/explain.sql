@@ -18,6 +18,10 @@ begin
     select s.* into v_subscription from pgps_internal.subscription s
     where s.name = pgps_internal.fold(args ->> 'subscription') and pg_has_role(caller, 'pgps_admin', 'usage');
     if not found then
+        if pgps_internal.is_composite_alone(args ->> 'subscription') then
+            return pgps_internal.do_explain_composite(caller, jsonb_build_object('name', args -> 'subscription',
+                'event_id', v_event));
+        end if;
         v_subscription := pgps_internal.find_subscription(caller, args ->> 'subscription');
     end if;
     select f.type_id, f.xid into v_type.type_id, v_xid from pgps_internal.find_event(v_event) f;
@@ -41,6 +45,7 @@ begin
             coalesce(v_control.publisher::text, 'an archived publisher'),
             coalesce(v_control.published_at::text, 'an archived time'), v_xid)));
     end if;
+    v_steps := v_steps || pgps_internal.explain_detection(v_type, v_event);
     if v_control.origin_id is not null then
         v_steps := v_steps || pgps_internal.explain_origin(v_type, v_event, v_control.origin_id);
     end if;
@@ -52,7 +57,8 @@ begin
         return v_steps || jsonb_build_array(jsonb_build_array('dispatched',
             'not yet: set aside, see state and last_error of pgps.event_types'));
     end if;
-    return v_steps || pgps_internal.explain_match(v_subscription, v_type, v_event);
+    return v_steps || pgps_internal.explain_match(v_subscription, v_type, v_event)
+        || pgps_internal.explain_as_leaf(caller, v_subscription, v_type, v_event);
 end
 $$;
 comment on function pgps_internal.do_explain(name, jsonb) is 'See pgps.explain';
@@ -274,6 +280,8 @@ begin atomic
 end;
 comment on function pgps.explain(text, bigint) is
 'Why an event did, or did not, reach a subscription: the steps of its path (published, dispatched, type, start, rights,
-filter, delivery). Needs to own the subscription, or pgps_admin, and to see the event. Errors: 42704, 42501.';
+filter, delivery), and of a detected event what it is made of. Of an event that the subscription''s composite event is
+made of, or with the name of a composite event in place of a subscription''s: as pgps.explain_composite_event. Needs to
+own the subscription, or pgps_admin, and to see the event. Errors: 42704, 42501.';
 
 grant execute on function pgps.explain(text, bigint) to public;

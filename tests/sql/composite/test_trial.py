@@ -73,3 +73,44 @@ def test_what_became_of_an_event_is_told(broker: psycopg.Connection) -> None:
     assert "failed the filter, or takes too long" in became(broker, 4)
     with refused("42704", "nothing"):
         rows(broker, "select * from pgps.explain_composite_event('nothing', 1)")
+
+
+def test_explain_takes_composite_events_too(broker: psycopg.Connection) -> None:
+    call(broker, "create_composite_event", "it", "quote a ; quote b", context="chronicle", max_open=10)
+    call(broker, "subscribe", "mine", "it")
+    quotes(broker, "('A', 1)", "('B', 2)")
+    rows(broker, "select pgps.dispatch()")
+    first, second = (event for (event,) in rows(broker, "select event_id from pgps_queue.quote_in order by event_id"))
+
+    def told(name: str, event: int) -> list[tuple[str, str]]:
+        return rows(broker, "select * from pgps.explain(%s, %s)", [name, event])
+
+    alone = rows(broker, "select * from pgps.explain_composite_event('it', %s)", [first])
+    assert told("it", first) == alone
+    assert [step for step, _ in alone][:2] == ["matched", "opened"]
+    # Of a subscription that is about what is made of it.
+    assert told("mine", first)[-len(alone) :] == alone
+    assert ("type", 'the subscription is about "it", not "quote"') in told("mine", first)
+    made = rows(broker, "select event_id from pgps.receive('mine')")[0][0]
+    steps = dict(told("mine", made))
+    assert steps["detected"].endswith(f"of event {first} (a), event {second} (b)")
+    assert steps["delivery"] == "received, not acknowledged"
+    with refused("42704", "nothing"):
+        told("nothing", first)
+
+
+def test_explain_says_why_an_event_was_not_taken(broker: psycopg.Connection) -> None:
+    call(broker, "create_source", "elsewhere", "nowhere")
+    call(broker, "create_composite_event", "it", "quote@elsewhere a ; quote@elsewhere b")
+    quotes(broker, "('A', 1)")
+    assert became(broker, 1) == ["matched"]
+    event = rows(broker, "select event_id from pgps_queue.quote_in")[0][0]
+    said = rows(broker, "select outcome from pgps.explain_composite_event('it', %s)", [event])
+    assert "source" in said[0][0]
+
+
+def test_a_trial_of_ticks_alone_tells_them(broker: psycopg.Connection) -> None:
+    query = "select count(*) from pgps.try_composite_event('every(''5 min'')', since => pgps._clock() - interval '1 h')"
+    assert rows(broker, query) == [(12,)]
+    quotes(broker, "('A', 1)")
+    assert rows(broker, "select count(*) from pgps.try_composite_event('at(''2020-01-01 00:00+00'')')") == [(0,)]
