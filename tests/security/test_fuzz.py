@@ -45,12 +45,30 @@ def world(own_database: str, connect: Connect, role: Callable[..., str]) -> dict
         call(connection, "create_rule", f"{whose}_rule", f"public.{table}", "insert", "tick", ["new.n", "'w'"])
         rows(connection, f"select * from pgps.connect_client('{whose}_client')")
         rows(connection, f"select * from pgps.register_for_event('{whose}_client', 'tick')")
+        furnish_rooms(admin, connection, whose, who["owner"] if whose == "my" else admin.info.user)
     call(admin, "create_link", "a_link", "host=nowhere")
     call(admin, "create_policy", "other", "my_policy", who["owner"], "n = 1")
     rows(admin, f"insert into {endpoint('tick')} values (1, 'a'), (2, 'b')")
+    rows(admin, "select pgps.create_network('a_network', '{host=nowhere}')")
     rows(admin, "select pgps.dispatch()")
     rows(admin, f"insert into {endpoint('tick')} values (3, 'c')")
     return who
+
+
+def furnish_rooms(admin: psycopg.Connection, connection: psycopg.Connection, whose: str, role: str) -> None:
+    """Make a composite event, a spool with a message and a member, a service, and a conversation with it."""
+    call(connection, "create_composite_event", f"{whose}_composite", "tick ; tick")
+    call(admin, "create_spool", f"{whose}_spool")
+    call(admin, "create_service", whose, "desk", "mail", store="broker")
+    for privilege in ("spool", "replay"):
+        call(admin, "grant_spool", f"{whose}_spool", privilege, role)
+    for privilege in ("send", "serve"):
+        call(admin, "grant_service", whose, "desk", "mail", privilege, role)
+    rows(connection, f"""select pgps.spool('{whose}_spool', 1, '"m"', keys => '{{"SP_ID": 1}}')""")
+    call(connection, "join_group", f"{whose}_spool", f"{whose}_client")
+    call(connection, "logon", "t")
+    call(connection, "register_service", whose, "desk", "mail")
+    rows(connection, f"select pgps.send_message('m', to_service => '{whose}/desk/mail', option => 'commit')")
 
 
 def is_chosen(who: str, function: Function, argument: str | None, args: list[Any]) -> bool:
