@@ -13,7 +13,7 @@ declare
 begin
     if new.message is not null and new.entry >= 0 and new.network is null and new.sender is null
         and new.ordering in ('fbcast', 'cbcast', 'abcast', 'gbcast') and pgps_internal.are_keys(new.keys)
-        and array_position(new.keywords, null) is null then
+        and coalesce(array_ndims(new.keywords), 1) = 1 and array_position(new.keywords, null) is null then
         v_id := nextval('pgps_internal.event_id_seq');
         with found as materialized (
             select s.spool_id, s.type_id from pgps_internal.spool s

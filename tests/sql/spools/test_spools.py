@@ -51,6 +51,13 @@ def test_limits_that_make_no_sense_are_refused(
         call(admin, "create_spool", name("spool"), **options)
 
 
+def test_lists_of_lists_are_refused_in_words(admin: psycopg.Connection, spool: Spool, name: Name) -> None:
+    with refused("22023", "keywords", "texts without nulls"):
+        rows(admin, f"""select pgps.spool('{spool.name}', 1, '1', keywords => '{{{{a,b}},{{c,d}}}}')""")
+    with refused("22023", "invalid contacts", "without nulls"):
+        call(admin, "create_network", name("network"), "{{host=a},{host=b}}")
+
+
 def test_names_are_checked(admin: psycopg.Connection) -> None:
     for wrong, code in (("", "42602"), ("x" * 41, "42622"), (None, "22023"), ("a*", "42602")):
         with refused(code):
