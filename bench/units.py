@@ -24,17 +24,19 @@ from bench.house import alternate, opened, worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.sharedctypes import Synchronized
     from multiprocessing.synchronize import Event as ProcessEvent
 
     from bench.house import House
 
     Event = ProcessEvent | threading.Event
+    Counter = Synchronized[int]
 
 TITLE = "units"
 SERVICE = ("bench", "orders", "book")
 _NAME = "/".join(SERVICE)
 _MESSAGE = b"x" * 100
-_PAIRS, _PROCESSES = 20, 2
+_PAIRS, _PROCESSES, _WARM = 20, 2, 10
 _TABLES: LiteralString = """
     create table request (id bigint generated always as identity primary key, client integer, message bytea);
     create table answer (id bigint generated always as identity primary key, client integer, message bytea);
@@ -157,19 +159,26 @@ def _serve(way: Way, number: int, stop: Event) -> None:
             pass
 
 
-def _ask(way: Way, number: int, stop: Event, ended: list[float]) -> None:
+def _ask(way: Way, number: int, stop: Event, warm: Counter, ended: list[float]) -> None:
     with way.opened(number, serves=False) as party:
+        rounds = 0
         while not stop.is_set():
             asked = party.ask()
             if not _wait(party, lambda asked=asked: party.receive(asked), stop):  # type: ignore[misc]
                 return
             ended.append(time.monotonic())
+            rounds += 1
+            if rounds == _WARM:
+                with warm.get_lock():
+                    warm.value += 1
 
 
-def _some(way: Way, numbers: list[int], stop: Event, results: multiprocessing.Queue[list[float]]) -> None:
+def _some(
+    way: Way, numbers: list[int], stop: Event, warm: Counter, results: multiprocessing.Queue[list[float]]
+) -> None:
     ended: list[float] = []
     threads = [threading.Thread(target=_serve, args=(way, n, stop)) for n in numbers]
-    threads += [threading.Thread(target=_ask, args=(way, n, stop, ended)) for n in numbers]
+    threads += [threading.Thread(target=_ask, args=(way, n, stop, warm, ended)) for n in numbers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -180,30 +189,21 @@ def _some(way: Way, numbers: list[int], stop: Event, results: multiprocessing.Qu
 def _rate(way: Way, seconds: float) -> float:
     """Return how many requests a second are answered, once everybody is there."""
     context = multiprocessing.get_context("spawn")
-    stop, results = context.Event(), context.Queue()
+    stop, warm, results = context.Event(), context.Value("i", 0), context.Queue()
     numbers = [[n for n in range(_PAIRS) if n % _PROCESSES == p] for p in range(_PROCESSES)]
-    processes = [context.Process(target=_some, args=(way, some, stop, results)) for some in numbers]
+    processes = [context.Process(target=_some, args=(way, some, stop, warm, results)) for some in numbers]
     for process in processes:
         process.start()
-    with opened(way.dsn) as connection:
-        while _connections(connection) < 2 * _PAIRS:
-            time.sleep(0.1)
-        time.sleep(0.5)
-        began = time.monotonic()
-        time.sleep(seconds)
-        stop.set()
-        ended = [end for _ in processes for end in results.get() if began <= end < began + seconds]
+    # Sessions plan their statements when they run them first.
+    while warm.value < _PAIRS:
+        time.sleep(0.1)
+    began = time.monotonic()
+    time.sleep(seconds)
+    stop.set()
+    ended = [end for _ in processes for end in results.get() if began <= end < began + seconds]
     for process in processes:
         process.join()
     return len(ended) / seconds
-
-
-def _connections(connection: psycopg.Connection) -> int:
-    row = connection.execute(
-        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

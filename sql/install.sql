@@ -209,6 +209,7 @@
 \ir code/units/lives.sql
 \ir code/units/sessions.sql
 \ir code/units/services.sql
+\ir code/units/transitions.sql
 \ir code/units/standing.sql
 \ir code/units/limits.sql
 \ir code/units/send.sql

@@ -134,7 +134,13 @@ begin
                 and (first_waiting.option = 'any' or u.is_uow = (first_waiting.option = 'sync'))
                 and coalesce(u.service_id = any (first_waiting.service_ids), true)
                 and u.conversation_no <> all (first_waiting.passed)
-            then pgps_internal.is_next(c, first_waiting.speaker) end
+            -- Mostly it is alone in a conversation that is bound to nobody, which is cheaper to see here.
+            then case when exists (select from pgps_internal.unit_commit o
+                        where o.conversation_no = c.conversation_no and o.to_server = c.to_server
+                            and o.entry_no = o.commit_no and o.commit_no < c.commit_no)
+                    or exists (select from pgps_internal.conversation_state t
+                        where t.conversation_no = c.conversation_no and t.server_id is not null)
+                then pgps_internal.is_next(c, first_waiting.speaker) else true end end
     order by c.entry_no limit 1
     for update of u skip locked;
     -- Some ten units later, the queue is read to move its mark.

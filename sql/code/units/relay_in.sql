@@ -3,7 +3,7 @@
 -- concerns a unit or a conversation that is not there any more is ignored.
 -- Locks: the turn of the subscription pgps_uow, or share row exclusive on relay_told; then the units that it is about
 -- in the order of their numbers, their conversations likewise.
--- Writes: conversation, participant, participant_session_end, relay_session, relay_told, unit, unit_message.
+-- Writes: conversation, participant, relay_session, relay_told, unit, unit_message.
 
 create or replace function pgps_internal.their_conversation(origin text, event jsonb) returns pgps_internal.conversation
 language plpgsql stable
@@ -330,31 +330,6 @@ end
 $$;
 comment on function pgps_internal.tell_what_happened() is
 'Notes what time, ended sessions and restarts did to units from other brokers, and tells these; returns to how many';
-
-create or replace function pgps_internal.note_lost_sessions() returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_lost bigint[];
-begin
-    perform pg_stat_clear_snapshot();
-    v_lost := array(select s.session_id from pgps_internal.participant_session s
-        where s.pid is not null
-            and not exists (select from pgps_internal.participant_session_end e where e.session_id = s.session_id)
-            and not pgps._session_lives(s.session_id));
-    with noted as (
-        insert into pgps_internal.participant_session_end (session_id, ended_at)
-        select n, pgps_internal.clock() from unnest(v_lost) n on conflict do nothing
-        returning session_id
-    )
-    select array_agg(n.session_id) into v_lost from noted n;
-    perform pgps_internal.wake_for(n) from unnest(v_lost) n;
-    return coalesce(cardinality(v_lost), 0);
-end
-$$;
-comment on function pgps_internal.note_lost_sessions() is
-'Notes which sessions have ended without logging off, and wakes those who may receive what they held; returns how many';
 
 create or replace function pgps.relay_units(max_events integer = 100) returns bigint
 language plpgsql security definer

@@ -1,6 +1,6 @@
 -- Services: what may be sent to them, and who may send to them and serve them.
 -- Locks: the row of a service that is altered or dropped.
--- Writes: service, service_right, serving, setting.
+-- Writes: service, service_dropped, service_right, serving, setting.
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('uow_store', 'off', 'text', 'Whether units of work survive a restart (broker) or not (off), where neither the '

@@ -135,6 +135,31 @@ end
 $$;
 comment on function pgps_internal.end_session(bigint) is 'On the loopback connection: writes that a session has ended';
 
+create or replace function pgps_internal.note_lost_sessions() returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lost bigint[];
+begin
+    perform pg_stat_clear_snapshot();
+    v_lost := array(select s.session_id from pgps_internal.participant_session s
+        where s.pid is not null
+            and not exists (select from pgps_internal.participant_session_end e where e.session_id = s.session_id)
+            and not pgps._session_lives(s.session_id));
+    with noted as (
+        insert into pgps_internal.participant_session_end (session_id, ended_at)
+        select n, pgps_internal.clock() from unnest(v_lost) n on conflict do nothing
+        returning session_id
+    )
+    select array_agg(n.session_id) into v_lost from noted n;
+    perform pgps_internal.wake_for(n) from unnest(v_lost) n;
+    return coalesce(cardinality(v_lost), 0);
+end
+$$;
+comment on function pgps_internal.note_lost_sessions() is
+'Notes which sessions have ended without logging off, and wakes those who may receive what they held; returns how many';
+
 create or replace function pgps_internal.log_on(caller name, args jsonb, is_pooled boolean) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
