@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from pgps.client import Client, Message
 from tests.fix_broker import call, rows, value
 from tests.fix_db import wait_until
 from tests.fix_units import Party, make_service
@@ -95,7 +97,7 @@ class Server(Program):
         return False
 
 
-class Client(Program):
+class Asker(Program):
     """Asks, waits for the answer, and asks on in the same conversation, as `last` tells; writes the answers down."""
 
     def __init__(self, member: Member, token: str, stop: threading.Event, shop: Member) -> None:
@@ -207,8 +209,10 @@ class Stage:
             " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'",
         )
 
-    def seen(self) -> int:
-        return int(value(self.home.admin, "select count(*) from seen"))
+    def wait_for_answers(self, enough: int, programs: list[Program]) -> None:
+        wait_until(
+            lambda: value(self.home.admin, "select count(*) from seen") >= enough or failed(programs), what="answers"
+        )
 
 
 @pytest.mark.timeout(300)
@@ -217,7 +221,7 @@ def test_conversations_cross_exactly_once_while_everything_is_killed(fleet: Flee
     chance = random.Random(SEED)
     stage = Stage(fleet, workers)
     stop = threading.Event()
-    clients = [Client(stage.home, f"c{n}", stop, stage.shop) for n in range(CLIENTS)]
+    clients = [Asker(stage.home, f"c{n}", stop, stage.shop) for n in range(CLIENTS)]
     servers = [Server(stage.shop, f"s{n}", stop) for n in range(SERVERS)]
     programs: list[Program] = [*clients, *servers]
     blows = [(blow, member) for blow in (stage.kill_worker, stage.crash, stage.cut_connections)
@@ -228,8 +232,7 @@ def test_conversations_cross_exactly_once_while_everything_is_killed(fleet: Flee
         program.start()
     try:
         for number, (blow, member) in enumerate(blows):
-            enough = (number + 1) * wanted // (len(blows) + 2)
-            wait_until(lambda enough=enough: stage.seen() >= enough or failed(programs), timeout=60, what="answers")
+            stage.wait_for_answers((number + 1) * wanted // (len(blows) + 2), programs)
             assert not failed(programs)
             blow(member)
         wait_until(lambda: all(client.is_done for client in clients) or failed(programs), timeout=100, what="the end")
@@ -252,12 +255,34 @@ def test_conversations_cross_exactly_once_while_everything_is_killed(fleet: Flee
     assert all(len(parties) == 1 for parties in by_conversation.values())
 
     # Who has sent a unit sees that it is processed, and nothing waits.
-    for member, sent_to in ((stage.home, "server"), (stage.shop, "client")):
-        wait_until(
-            lambda member=member, sent_to=sent_to: statuses(member) == {(sent_to, "PROCESSED"): wanted},
-            what=f"statuses at {member.name}: {statuses(member)}",
-        )
+    wait_until(lambda: statuses(stage.home) == {("server", "PROCESSED"): wanted}, what="statuses of requests")
+    wait_until(lambda: statuses(stage.shop) == {("client", "PROCESSED"): wanted}, what="statuses of answers")
+    ask_with_the_library(stage)
     assert fleet.differences() == []
+
+
+def ask_with_the_library(stage: Stage) -> None:
+    """Let the client library's request and answer run over the same links."""
+
+    def handle(messages: list[Message], connection: Any) -> str:
+        connection.execute("insert into done values (%s, 'library', '')", [[m.data.decode() for m in messages]])
+        return "answered"
+
+    with Client(stage.home.dsn) as home, Client(stage.shop.dsn) as shop, shop.logon("library") as clerk:
+        asked: list[bytes] = []
+
+        def ask() -> None:
+            with home.logon("desk") as desk:
+                answer = desk.request(SERVICE, "how", "much", timeout=60)
+                asked.extend(message.data for message in answer or [])
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while asking.is_alive():
+            clerk.answer(SERVICE, handle, timeout=1)
+        asking.join()
+    assert asked == [b"answered"]
+    assert value(stage.shop.admin, "select count(*) from done where texts = array['how', 'much']") == 1
 
 
 def failed(programs: list[Program]) -> list[BaseException]:
