@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.kills.story import Outcome, tell
 from tests.journal import Entry, Journal, commit
 from tests.links.fleet import make_fleet
@@ -71,7 +73,7 @@ def main() -> int:
                     break
                 try:
                     outcome = tell(fleet, seed, kills=args.kills, rate=args.rate)
-                except Exception:
+                except (Exception, pytest.fail.Exception):
                     outcome = Outcome(seed, problems=["the story broke off"], told=traceback.format_exc().splitlines())
                     # Whatever it has left behind must not break the next ones.
                     with suppress(Exception):
