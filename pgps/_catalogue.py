@@ -133,6 +133,18 @@ def event_sources() -> Query:
     return SQL("select name, broker, client from pgps.sources order by name")
 
 
+def networks(name: str | None = None) -> Query:
+    """Return the query of the networks that are defined here, or of one."""
+    query = SQL("select name, state, up, contacts, waiting, username::text as username, passfile, last_error, hint,")
+    return query + SQL(" created_at from pgps.networks") + _where(name=name) + SQL(" order by name")
+
+
+def network_contacts(network: str) -> Query:
+    """Return the query of the contact points of a network."""
+    query = SQL("select place, conninfo, state, arrived_seqn, waiting, manager, changed_at, last_error")
+    return query + SQL(" from pgps.network_contacts") + _where(network=network) + SQL(" order by place")
+
+
 def group_members(spool: str) -> Query:
     """Return the query of the members of a spool's process group."""
     return (

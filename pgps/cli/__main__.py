@@ -27,6 +27,7 @@ from pgps.cli import (
     links,
     listen,
     metrics,
+    networks,
     policies,
     publish,
     queues,
@@ -90,6 +91,7 @@ def _register() -> None:
     app.add_typer(clients.app, name="client")
     app.add_typer(events.app, name="event")
     app.add_typer(spools.app, name="spool")
+    app.add_typer(networks.app, name="network")
     app.add_typer(units.services, name="service")
     app.add_typer(units.units, name="uow")
     app.add_typer(settings.app, name="config")
