@@ -186,10 +186,12 @@ create index spool_member_client_idx on pgps_internal.spool_member (client_id);
 
 -- A replay: what it repeats (from first_seqn to last_seqn, if they match the pattern), and after which number what is
 -- new begins (start, checkpoints_upto: see spool_mark). Its id is that of the marker that ends it. It has no numbers yet
--- when the spool was asked for something before that is not dispatched.
+-- when the spool was asked for something before that is not dispatched. Members go from one replay to the next, in the
+-- order of the ids.
 create table pgps_internal.spool_replay (
     replay_id bigint primary key,
     spool_id integer not null references pgps_internal.spool on delete cascade,
+    members bigint[] not null,
     pattern jsonb not null,
     first_seqn bigint,
     last_seqn bigint,
@@ -198,10 +200,11 @@ create table pgps_internal.spool_replay (
     repeated int8multirange,
     replayed_at timestamptz not null default pgps._clock()
 );
+create index spool_replay_spool_idx on pgps_internal.spool_replay (spool_id, replay_id);
 
 -- Where a member is: the newest row counts. The phase is r (replay), m (its marker) or n (what is new); seqn: up to
 -- which it has acknowledged in that phase; got: up to which it was handed out, and how many since. start: after which
--- number what is new begins; skip: what is not new to it; acked, had: of what is new, what it ever acknowledged, and what it ever got.
+-- number what is new begins; skip: what is not new to it; acked, had: of what is new, what it ever acknowledged, and what it ever got. seen: the newest replay that it has begun, or need not begin.
 create sequence pgps_internal.spool_mark_id_seq as bigint;
 create table pgps_internal.spool_mark (
     mark_id bigint not null default nextval('pgps_internal.spool_mark_id_seq'),
@@ -217,7 +220,8 @@ create table pgps_internal.spool_mark (
     checkpoints_upto bigint,
     skip int8multirange not null,
     acked int8multirange not null,
-    had int8multirange not null
+    had int8multirange not null,
+    seen bigint not null
 ) partition by list (((mark_id / 16384) % 4));
 create index spool_mark_idx on pgps_internal.spool_mark (member_id, mark_id desc);
 
@@ -264,10 +268,11 @@ create type pgps_internal.spool_request as (
     pattern jsonb
 );
 
--- A message that is not dispatched yet: for which spool, by whom.
+-- A message that is not dispatched yet: for which spool, by whom; is_own: by the present transaction.
 create type pgps_internal.spool_asked as (
     spool_id integer,
-    spooler text
+    spooler text,
+    is_own boolean
 );
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0021')

@@ -156,7 +156,6 @@ class Line:
     async def _carry(self, here: Connection, there: Connection) -> None:
         """Begin behind what the contact point has, and go on while both ends live."""
         upto = await self._take(there, await self._next(here, None))
-        self.was_up = True
         await self._note("up")
         log.info("network %s: up", self.contact.network)
         while not self.stop.requested:
@@ -165,6 +164,8 @@ class Line:
                 upto = await self._take(there, batch)
             elif not await notified(here, _HEARTBEAT, stop=self.stop):
                 await there.execute("select")
+            # Not before: a connection that breaks again at the same place is made again later and later.
+            self.was_up = True
 
     async def _next(self, here: Connection, upto: int | None) -> dict[str, Any]:
         found: dict[str, Any] = await _value(here, "select pgps.network_next(%s, %s)", [self.contact.number, upto])

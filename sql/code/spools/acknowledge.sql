@@ -78,7 +78,7 @@ begin
     if count_handed_out.phase = 'n' then
         v_count := v_count + (select count(*) from pgps_internal.new_messages((spool).spool_id, v_first, v_last, v_mark,
             (state).emptied, case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end,
-            count_handed_out.seqn));
+            count_handed_out.seqn, (spool).retention));
     end if;
     return v_count;
 end
@@ -106,6 +106,11 @@ begin
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
     v_mark := pgps_internal.mark_of(v_member.member_id);
     v_place := pgps_internal.place_of(v_spool, v_mark, (args ->> 'id')::bigint);
+    if v_place.phase = 'n' and v_mark.phase = 'r' and v_place.seqn <@ v_mark.had
+        and v_mark.got_phase = 'r' then
+        -- It was received before the replay began, and comes again after it.
+        return 0;
+    end if;
     if v_place.phase is null or (pgps_internal.phase_place(v_place.phase), v_place.seqn)
         > (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
         raise exception 'member "%" has received no delivery %', args ->> 'member', args ->> 'id'

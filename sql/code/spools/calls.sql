@@ -113,8 +113,9 @@ comment on function pgps.spool_replay(text, jsonb, int8range, tstzrange, interva
 every member present once more; returns how many messages. Null asks for nothing. keys: bounds, {"SP_ID": [55, null]},
 null is open; a message without the key does not match. seqn: numbers. spooled_at: a period. spooled_ago: a period
 reckoned from now, the longer interval first: {2 hours, 10 minutes}. sender, spooler: roles. keywords: exactly these, in
-this order. Afterwards a marker, and then what is new to each member, whether it matches or not. Waits for members that
-are receiving. Needs the privilege replay. Errors: 42704, 22023, 42501, 25001.';
+this order. Afterwards a marker, and then what is new to each member, whether it matches or not. A member that is in
+another replay has that first. What the spool was asked for before (pointers, discards, checkpoints) takes effect before
+it, at dispatch; it begins then. Needs the privilege replay. Errors: 42704, 22023, 42501, 25001.';
 
 create or replace function pgps.spool_set_replay_pointer(name text, seqn bigint) returns void
 language sql
@@ -175,7 +176,8 @@ begin atomic
 end;
 comment on function pgps.spool_inquire(bigint) is
 '1 when every member present has acknowledged the message of a request (a member that joined later and does not get it
-is not waited for), else 0; null for ids that are unknown, cancelled, discarded, or not the caller''s business.';
+is not waited for), else 0; null for ids that are unknown, cancelled, discarded, or not the caller''s business. Of a
+message for a network: 1 when it has arrived there.';
 
 create or replace function pgps.spool_wait(id bigint, timeout interval = '0') returns integer
 language sql
@@ -211,7 +213,8 @@ begin atomic
         'session', leave_group.session));
 end;
 comment on function pgps.leave_group(text, text, bigint) is
-'Ends the membership of a client in a process group. Errors: 42704, 42501, 55000 not a member, 08003.';
+'Ends the membership of a client in a process group, also without the privilege replay. Errors: 42704, 42501, 55000 not
+a member, 08003.';
 
 create or replace function pgps.group_ready(name text, member text, session bigint = null) returns void
 language sql

@@ -1,6 +1,6 @@
 -- What became of a spooled message: its number, whether it is cancelled, and cancelling it.
--- Locks: those of asking the spool (requests.sql).
--- Writes: spool_cancelled.
+-- Locks: those of asking the spool (requests.sql); the turns of the members of a group, until the transaction ends.
+-- Writes: spool_cancelled, turn.
 
 create or replace function pgps_internal.stored(id bigint) returns pgps_internal.spool_message
 language plpgsql stable
@@ -27,7 +27,7 @@ begin
     if pgps_internal.spool_type() is null then
         return null;
     end if;
-    select l.spool_id, l.spooler into v_asked
+    select l.spool_id, l.spooler, l.xid = pg_current_xact_id_if_assigned() into v_asked
     from pgps_internal.pgps_spool_log l
     where l.event_id = asked.id and l.verb in ('s', 'c', 'p')
         and (v_last.batch_id is null or not pgps_internal.is_dispatched(l.xid, l.event_id, v_last));
@@ -104,6 +104,38 @@ $$;
 comment on function pgps_internal.is_gone(pgps_internal.spool_message) is
 'True for a message in the store that was discarded or cancelled';
 
+create or replace function pgps_internal.hold_members(spool_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_members bigint[] := array(select m.member_id from pgps_internal.spool_member m
+        where m.spool_id = hold_members.spool_id order by m.member_id);
+    v_member bigint;
+begin
+    insert into pgps_internal.turn (kind, id) select 'h', m from unnest(v_members) m on conflict do nothing;
+    loop
+        begin
+            foreach v_member in array v_members loop
+                perform from pgps_internal.turn t where t.kind = 'h' and t.id = v_member for update nowait;
+            end loop;
+            return;
+        exception when lock_not_available then
+            null;
+        end;
+        -- One of them is at work: it alone is waited for, with none of the turns, so that the others go on.
+        begin
+            perform pgps_internal.hold('h', v_member);
+            raise exception 'let go';
+        exception when raise_exception then
+            null;
+        end;
+    end loop;
+end
+$$;
+comment on function pgps_internal.hold_members(integer) is
+'Takes the turns of all members of a group, at a moment when none of them has its turn';
+
 create or replace function pgps_internal.do_spool_cancel(caller name, args jsonb) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -124,9 +156,9 @@ begin
         raise exception 'role "%" may not cancel request %', caller, v_id using errcode = '42501',
             hint = 'Only whoever spooled it, and whoever may replay the spool, can take it back.';
     end if;
-    -- Whoever hands messages out to a member has the turn of that member's client.
-    perform pgps_internal.hold_client(m.client_id) from (select m.client_id from pgps_internal.spool_member m
-        where m.spool_id = v_spool.spool_id order by m.client_id offset 0) m;
+    if v_asked.is_own is not true then
+        perform pgps_internal.hold_members(v_spool.spool_id);
+    end if;
     if v_spool.network_id is not null then
         perform pgps_internal.hold_network(v_spool.network_id);
     end if;
@@ -152,6 +184,7 @@ declare
     v_id bigint := pgps_internal.request_id(args);
     v_message pgps_internal.spool_message;
     v_asked pgps_internal.spool_asked;
+    v_network integer;
 begin
     perform pgps_internal.enter_store();
     v_asked := pgps_internal.asked(v_id);
@@ -163,6 +196,15 @@ begin
         return null;
     elsif v_message.id is null then
         return 0;
+    end if;
+    select s.network_id into v_network from pgps_internal.spool s where s.spool_id = v_message.spool_id;
+    if v_network is not null then
+        -- What has arrived is discarded here as a range; what was cancelled is noted by itself.
+        return case when not exists (select from pgps_internal.spool_gone g
+                where g.spool_id = v_message.spool_id and g.seqn = v_message.seqn)
+            then coalesce((select bool_or(k.upto >= v_message.seqn) from pgps_internal.network_contact c
+                cross join lateral pgps_internal.network_mark_of(c.contact_id) k
+                where c.network_id = v_network), false)::integer end;
     end if;
     return case when not pgps_internal.is_gone(v_message)
         then pgps_internal.all_acked(v_message.spool_id, v_message.seqn)::integer end;

@@ -168,7 +168,9 @@ begin
         || case when v_has_gone or v_is_cancelling then ' and not exists (select from pgps_internal.spool_gone g'
             ' where g.slot = m.slot and g.spool_id = m.spool_id and g.seqn = m.seqn offset 0)' else '' end
         || case when live_text.is_for_members then ' and (m.expires is null or m.expires > pgps_internal.clock())'
-            || case when v_is_cancelling
+            || case when (live_text.spool).retention is not null
+                then format(' and m.spooled_at > pgps_internal.clock() - %L::interval', (live_text.spool).retention)
+                else '' end || case when v_is_cancelling
                 then ' and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id offset 0)'
                 else '' end
             else '' end
@@ -177,7 +179,8 @@ end
 $$;
 comment on function pgps_internal.live_text(pgps_internal.spool, jsonb, boolean, text) is
 'The text of FROM and WHERE for the messages m of spool $1, with numbers from $2 to $3, that are not discarded ($4: what
-was, as ranges) and match a pattern (see pgps_internal.planned); is_for_members: nor expired, nor cancelled; more:
+was, as ranges) and match a pattern (see pgps_internal.planned); is_for_members: nor expired, older than its
+retention, or cancelled; more:
 further conditions';
 
 create or replace function pgps_internal.count_live(
@@ -221,6 +224,7 @@ begin
         and (select count(*) = 1 from jsonb_object_keys(pattern -> 'keys'))
         and not exists (select from pgps_internal.spool_cancelled c where c.spool_id = (spool).spool_id)
         and not exists (select from pgps_internal.spool_gone g where g.spool_id = (spool).spool_id)
+        and not (is_for_members and (spool).retention is not null)
         and not (is_for_members and exists (select from pgps_internal.spool_message m
             where m.spool_id = (spool).spool_id and m.expires is not null)), false);
 end

@@ -7,24 +7,37 @@ create or replace function pgps_internal.is_present(member pgps_internal.spool_m
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
+    -- A member whose right was revoked gets nothing, so nobody waits for it.
     select (is_present.member).session is not null and exists (select from pgps_internal.client c
+        join pg_roles r on r.oid = c.owner
+        join pgps_internal.spool s on s.spool_id = (is_present.member).spool_id
         where c.client_id = (is_present.member).client_id and c.session = (is_present.member).session
-            and pgps_internal.is_reachable(c))
+            and pgps_internal.is_reachable(c) and pgps_internal.spool_allows(r.rolname, s, 'replay'))
 $$;
 comment on function pgps_internal.is_present(pgps_internal.spool_member) is
-'True while a member has joined, has not left, and is connected';
+'True while a member has joined, has not left, is connected, and may replay the spool';
 
-create or replace function pgps_internal.mark_of(member_id bigint) returns pgps_internal.spool_mark
+create or replace function pgps._is_present(member_id bigint) returns boolean
+language sql stable security definer
+begin atomic
+    select coalesce(bool_or(pgps_internal.is_present(m)), false) from pgps_internal.spool_member m
+    where m.member_id = _is_present.member_id;
+end;
+comment on function pgps._is_present(bigint) is
+'True while a member of a process group is present. For the views: whoever reads them may not see the sessions of
+others';
+grant execute on function pgps._is_present(bigint) to public;
+
+create or replace function pgps_internal.resolved(mark pgps_internal.spool_mark) returns pgps_internal.spool_mark
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_mark pgps_internal.spool_mark;
+    v_mark pgps_internal.spool_mark := resolved.mark;
     v_replay pgps_internal.spool_replay;
 begin
-    select m.* into v_mark from pgps_internal.spool_mark m where m.member_id = mark_of.member_id
-        order by m.mark_id desc limit 1;
     if v_mark.phase = 'r' and v_mark.seqn = -9223372036854775808 then
+        -- It has just begun the replay, or waits for it to be dispatched.
         select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = v_mark.replay_id;
     end if;
     if v_replay.first_seqn is not null then
@@ -37,6 +50,21 @@ begin
     return v_mark;
 end
 $$;
+comment on function pgps_internal.resolved(pgps_internal.spool_mark) is
+'Where a member is, with the numbers of the replay that it has just begun';
+
+create or replace function pgps_internal.mark_of(member_id bigint) returns pgps_internal.spool_mark
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pgps_internal.spool_mark;
+begin
+    select m.* into v_mark from pgps_internal.spool_mark m where m.member_id = mark_of.member_id
+        order by m.mark_id desc limit 1;
+    return pgps_internal.resolved(v_mark);
+end
+$$;
 comment on function pgps_internal.mark_of(bigint) is
 'Where a member is; null before it first joined. Its seqn is the lowest number of all while its replay waits for
 dispatch';
@@ -47,9 +75,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgps_internal.spool_mark (member_id, replay_id, phase, seqn, got_phase, got_seqn, got_id,
-        got_count, start, checkpoints_upto, skip, acked, had)
+        got_count, start, checkpoints_upto, skip, acked, had, seen)
     select (mark).member_id, (mark).replay_id, (mark).phase, (mark).seqn, (mark).got_phase, (mark).got_seqn,
-        (mark).got_id, (mark).got_count, (mark).start, (mark).checkpoints_upto, (mark).skip, (mark).acked, (mark).had;
+        (mark).got_id, (mark).got_count, (mark).start, (mark).checkpoints_upto, (mark).skip, (mark).acked,
+        (mark).had, (mark).seen;
 end
 $$;
 comment on function pgps_internal.write_mark(pgps_internal.spool_mark) is 'Writes where a member is now';
@@ -63,7 +92,8 @@ declare
     v_last bigint := (begin_new.state).last_seqn;
 begin
     perform pgps_internal.write_mark(row(null, begin_new.member_id, null, 'n', v_last, 'n', v_last, null, 0, v_last,
-        null, '{}', coalesce(v_mark.acked, '{}'), coalesce(v_mark.had, '{}'))::pgps_internal.spool_mark);
+        null, '{}', coalesce(v_mark.acked, '{}'), coalesce(v_mark.had, '{}'),
+        coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0))::pgps_internal.spool_mark);
 end
 $$;
 comment on function pgps_internal.begin_new(bigint, pgps_internal.spool_state) is
@@ -117,7 +147,7 @@ begin
     if v_replay then
         perform pgps_internal.enter_store();
         perform pgps_internal.begin_replay(caller, v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}',
-            array[v_member.member_id]);
+            array[v_member.member_id], v_member.member_id);
     elsif v_is_new and not (v_before is not null and coalesce((args ->> 'resume')::boolean, false)) then
         perform pgps_internal.begin_new(v_member.member_id, pgps_internal.standing_of_spool(v_spool.spool_id));
     end if;
@@ -130,8 +160,17 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_member pgps_internal.spool_member := pgps_internal.find_member(caller, args);
+    v_client pgps_internal.client := pgps_internal.find_client(caller, args ->> 'member');
+    v_member pgps_internal.spool_member;
 begin
+    perform pgps_internal.require_session(v_client, (args ->> 'session')::bigint);
+    -- Also without the right to replay.
+    select m.* into v_member from pgps_internal.spool_member m join pgps_internal.spool s using (spool_id)
+    where s.name = pgps_internal.fold(args ->> 'name') and s.network_id is null and m.client_id = v_client.client_id
+        and m.session = v_client.session;
+    if not found then
+        v_member := pgps_internal.find_member(caller, args);
+    end if;
     perform pgps_internal.hold_client(v_member.client_id);
     update pgps_internal.spool_member m set session = null where m.member_id = v_member.member_id;
 end

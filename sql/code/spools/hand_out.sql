@@ -1,6 +1,6 @@
 -- What a member gets: first the messages of its replay, then the marker that ends it, then what is new. It gets them
 -- again until it acknowledges them. Messages go from a cursor, opened here, straight to the caller (decision 43).
--- Locks: the turn of the member's client, until the transaction ends, when there is something.
+-- Locks: the turns of the member's client and of the member, until the transaction ends, when there is something.
 -- Writes: nothing.
 
 create or replace function pgps_internal.phase_place(phase "char") returns integer
@@ -96,7 +96,7 @@ comment on function pgps_internal.window_of(
 
 create or replace function pgps_internal.new_messages(
     spool_id integer, first_slot integer, last_slot integer, mark pgps_internal.spool_mark, emptied int8multirange,
-    after_seqn bigint, upto bigint
+    after_seqn bigint, upto bigint, retention interval
 ) returns setof pgps_internal.spool_message
 language sql stable
 as $$
@@ -108,12 +108,13 @@ as $$
         -- A checkpoint is not played through. Where nothing can be replayed it is as new as everything.
         and (not m.is_checkpoint or m.seqn <= (new_messages.mark).checkpoints_upto)
         and (m.expires is null or m.expires > pgps_internal.clock())
+        and (new_messages.retention is null or m.spooled_at > pgps_internal.clock() - new_messages.retention)
         and not exists (select from pgps_internal.spool_gone g
             where g.slot = m.slot and g.spool_id = m.spool_id and g.seqn = m.seqn offset 0)
         and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id offset 0)
 $$;
 comment on function pgps_internal.new_messages(
-    integer, integer, integer, pgps_internal.spool_mark, int8multirange, bigint, bigint
+    integer, integer, integer, pgps_internal.spool_mark, int8multirange, bigint, bigint, interval
 ) is 'The messages that are new to a member, after one number and up to another';
 
 create or replace function pgps_internal.new_part(
@@ -132,7 +133,7 @@ begin
         select m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender::name, m.spooler::name, m.spooled_at, false,
             m.id
         from pgps_internal.new_messages((new_part.spool).spool_id, v_first, v_last, new_part.mark,
-            (new_part.state).emptied, v_after, (new_part.state).last_seqn) m
+            (new_part.state).emptied, v_after, (new_part.state).last_seqn, (new_part.spool).retention) m
         order by m.seqn limit new_part.max_messages;
     return pgps_internal.opened_part('n', v_portal);
 end
@@ -174,7 +175,8 @@ begin
         v_left := v_left - (select coalesce(sum(p.messages), 0) from unnest(v_parts) p);
         if v_left > 0 then
             v_parts := v_parts || pgps_internal.marker_part(mark);
-            v_left := v_left - 1;
+            -- What is new comes after all replays.
+            v_left := case when pgps_internal.next_replay((spool).spool_id, mark) is null then v_left - 1 else 0 end;
         end if;
     end if;
     if (next_parts.spool).play_through and (next_parts.member).ready and v_left > 0 then
@@ -196,7 +198,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return case (may_be_something.mark).phase when 'r' then (may_be_something.mark).seqn > -9223372036854775808
-        else (may_be_something.spool).play_through and (may_be_something.member).ready
+        else pgps_internal.next_replay((may_be_something.spool).spool_id, may_be_something.mark) is not null
+            or (may_be_something.spool).play_through and (may_be_something.member).ready
             and (pgps_internal.standing_of_spool((may_be_something.spool).spool_id)).last_seqn
                 > case (may_be_something.mark).phase when 'n' then (may_be_something.mark).seqn
                     else (may_be_something.mark).start end end;
@@ -233,9 +236,13 @@ begin
             return '{}';
         end if;
         exit when v_round = 2;
-        perform pgps_internal.hold_client(v_member.client_id);
+        perform pgps_internal.hold_client(v_member.client_id), pgps_internal.hold('h', v_member.member_id);
         v_member := pgps_internal.find_member(caller, args);
     end loop;
+    if v_mark.phase <> 'r' and pgps_internal.next_replay(v_spool.spool_id, v_mark) is not null then
+        v_mark := pgps_internal.resolved(pgps_internal.begun(v_mark, v_mark.member_id,
+            pgps_internal.next_replay(v_spool.spool_id, v_mark)));
+    end if;
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
     v_parts := pgps_internal.next_parts(v_spool, v_member, v_mark, v_state, v_max);
     if v_parts <> '{}' then

@@ -308,13 +308,6 @@ begin
         from unnest(v_missing) m, pg_namespace n where n.nspname = 'pgps_internal'
         on conflict do nothing;
     end if;
-    perform pgps_internal.check_room(s, m.messages, m.bytes)
-    from (select m ->> 'spool' as name, count(*) as messages,
-            sum(pgps_internal.size_of(m -> 'message', nullif(m -> 'keys', 'null'),
-                pgps_internal.array_of(m -> 'keywords', 'keywords'))) as bytes
-        from jsonb_array_elements(spool_arrived.messages) m group by 1 order by 1 offset 0) m
-    join pgps_internal.spool s using (name)
-    where s.on_limit = 'refuse' and coalesce(s.max_messages, s.max_bytes) is not null;
     with made as (
         insert into pgps_internal.pgps_spool_log (spool_id, verb, entry, message, keys, keywords, expires, sender,
             spooler, spooled_at)
@@ -331,8 +324,8 @@ begin
 end
 $$;
 comment on function pgps_internal.spool_arrived(name, jsonb) is
-'Spools messages that came from another network, in the order of the array; makes the spools that do not exist. Errors:
-54000 a spool is full.';
+'Spools messages that came from another network, in the order of the array; makes the spools that do not exist. Also
+into a spool that is full: whoever spooled them was told that they will arrive, and others would wait behind them.';
 
 create or replace function pgps.serve_networks() returns jsonb
 language sql
@@ -371,8 +364,8 @@ begin atomic
 end;
 comment on function pgps.network_take(jsonb) is
 'Spools at a contact point what pgps.network_next returned, once; returns up to which number it has everything of that
-broker. Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501, 54000 a spool is full, 55000 this broker was
-restored, 22023 no such batch, 25001.';
+broker. Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501, 55000 this broker was restored,
+22023 no such batch, 25001.';
 
 create or replace function pgps.note_contact(contact bigint, state text, error text = null, hint text = null)
 returns void

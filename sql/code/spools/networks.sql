@@ -145,6 +145,18 @@ $$;
 comment on function pgps_internal.waiting_for(pgps_internal.network) is
 'How many messages have not arrived at all contact points of a network, as far as the caller can see';
 
+create or replace function pgps._manager_of(contact bigint) returns integer
+language sql stable security definer
+begin atomic
+    select c.pid from pgps_internal.network_contact c
+    where c.contact_id = _manager_of.contact and exists (select from pg_stat_get_activity(c.pid) a
+        where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder);
+end;
+comment on function pgps._manager_of(bigint) is
+'The process that manages the connection to a contact point, null when none does. For the views: whoever reads them may
+not see the sessions of others';
+grant execute on function pgps._manager_of(bigint) to public;
+
 create or replace function pgps.create_network(
     name text, contacts text[], username name = null, passfile text = null
 ) returns void

@@ -20,6 +20,7 @@ begin
             where s.name = case when new.name ~ '^[a-z_][a-z0-9_]*$' then new.name
                     else pgps_internal.fold(new.name) end
                 and s.network_id is null and (s.on_limit = 'drop_oldest'
+                    and coalesce(pgps_internal.size_of(new.message, new.keys, new.keywords) <= s.max_bytes, true)
                     or s.max_messages is null and s.max_bytes is null)
                 and (pg_has_role(new.caller, 'pgps_admin', 'usage')
                     or pgps_internal.spool_allows(new.caller, s, 'spool'))

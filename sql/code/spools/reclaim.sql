@@ -20,9 +20,9 @@ begin
             carry_over_spools.newest, carry_over_spools.segment);
     else
         execute format('insert into pgps_internal.spool_mark (member_id, replay_id, phase, seqn, got_phase, got_seqn,
-                got_id, got_count, start, checkpoints_upto, skip, acked, had)
+                got_id, got_count, start, checkpoints_upto, skip, acked, had, seen)
             select o.member_id, o.replay_id, o.phase, o.seqn, o.got_phase, o.got_seqn, o.got_id, o.got_count, o.start,
-                o.checkpoints_upto, o.skip, o.acked, o.had
+                o.checkpoints_upto, o.skip, o.acked, o.had, o.seen
             from %s o join pgps_internal.spool_member m using (member_id)
             where not exists (select from pgps_internal.spool_mark n
                 where n.member_id = o.member_id and n.mark_id > o.mark_id)
@@ -263,7 +263,8 @@ begin
     where r.replayed_at < pgps_internal.clock() - interval '1 minute'
         and not exists (select from pgps_internal.spool_member m
             cross join lateral pgps_internal.mark_of(m.member_id) k
-            where m.spool_id = r.spool_id and k.replay_id = r.replay_id);
+            where m.spool_id = r.spool_id and (k.replay_id = r.replay_id or m.session is not null
+                and m.member_id = any (r.members) and k.seen < r.replay_id));
 end
 $$;
-comment on function pgps_internal.sweep_replays() is 'Deletes replays that no member is in any more';
+comment on function pgps_internal.sweep_replays() is 'Deletes replays in which no member is, or will be';

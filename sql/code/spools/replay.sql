@@ -1,7 +1,7 @@
 -- Replay: what lies between the checkpoint pointer and the replay pointer, and matches a pattern, is handed out again.
 -- A replay is a pattern and two numbers, and a member in it is at a number: nothing is written for a message. It begins
 -- at once, unless the spool was asked for something before that is not dispatched yet: then it begins when that is.
--- Locks: the turns of the members' clients, in the order of their ids, until the transaction ends.
+-- Locks: the turn of asking for a replay of a spool, until the transaction ends.
 -- Writes: spool, spool_replay.
 
 create or replace function pgps_internal.replay_of(
@@ -35,7 +35,8 @@ comment on function pgps_internal.replay_of(pgps_internal.spool, pgps_internal.s
 'What a replay with a pattern repeats, at a standing; the caller keeps the slots';
 
 create or replace function pgps_internal.begin_replay(
-    caller name, spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb, members bigint[]
+    caller name, spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb, members bigint[],
+    joining bigint = null
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -43,21 +44,20 @@ as $$
 declare
     v_id bigint := nextval('pgps_internal.event_id_seq');
     v_replay pgps_internal.spool_replay;
-    v_lowest bigint := -9223372036854775808;
 begin
     if not exists (select from pgps_internal.asked_of((begin_replay.spool).spool_id)) then
         v_replay := pgps_internal.replay_of(spool, state, pattern);
     end if;
     if begin_replay.members <> '{}' then
-        insert into pgps_internal.spool_replay (replay_id, spool_id, pattern, first_seqn, last_seqn, start,
+        insert into pgps_internal.spool_replay (replay_id, spool_id, members, pattern, first_seqn, last_seqn, start,
             checkpoints_upto, repeated)
-        values (v_id, (begin_replay.spool).spool_id, coalesce(v_replay.pattern, begin_replay.pattern),
-            v_replay.first_seqn, v_replay.last_seqn, v_replay.start, v_replay.checkpoints_upto, v_replay.repeated);
+        values (v_id, (begin_replay.spool).spool_id, begin_replay.members,
+            coalesce(v_replay.pattern, begin_replay.pattern), v_replay.first_seqn, v_replay.last_seqn, v_replay.start,
+            v_replay.checkpoints_upto, v_replay.repeated);
         perform pgps_internal.ask_spool(caller, spool, 'y', v_id) where v_replay.first_seqn is null;
-        -- Where a member begins is in the replay: see pgps_internal.mark_of.
-        perform pgps_internal.write_mark(row(null, m.member_id, v_id, 'r', v_lowest, 'r', v_lowest, null, 0, v_lowest,
-            null, '{}', coalesce(k.acked, '{}'), coalesce(k.had, '{}'))::pgps_internal.spool_mark)
-        from unnest(begin_replay.members) m(member_id) left join lateral pgps_internal.mark_of(m.member_id) k on true;
+    end if;
+    if begin_replay.joining is not null then
+        perform pgps_internal.write_mark(pgps_internal.begun(pgps_internal.mark_of(joining), joining, v_id));
     end if;
     return case when v_replay.first_seqn is null then pgps_internal.expected_of(spool, state, pattern)
         else pgps_internal.count_live(spool, state, v_replay.pattern, v_replay.first_seqn, v_replay.last_seqn, true)
@@ -65,10 +65,39 @@ begin
 end
 $$;
 comment on function pgps_internal.begin_replay(
-    name, pgps_internal.spool, pgps_internal.spool_state, jsonb, bigint[]
+    name, pgps_internal.spool, pgps_internal.spool_state, jsonb, bigint[], bigint
 ) is
-'Begins a replay for members whose turns the caller has, and returns how many messages it repeats; what the spool was
-asked for before takes effect first, at dispatch. The caller keeps the slots';
+'Gives members a replay, and returns how many messages it repeats; what the spool was asked for before takes effect
+first, at dispatch. joining: a member, whose turn the caller has, that begins with it at once. The caller keeps the
+slots';
+
+create or replace function pgps_internal.begun(mark pgps_internal.spool_mark, member_id bigint, replay_id bigint)
+returns pgps_internal.spool_mark
+language plpgsql stable
+as $$
+declare
+    v_lowest bigint := -9223372036854775808;
+begin
+    -- Where it begins is in the replay: see pgps_internal.mark_of.
+    return row(null, begun.member_id, begun.replay_id, 'r', v_lowest, 'r', v_lowest, null, 0, v_lowest, null, '{}',
+        coalesce((begun.mark).acked, '{}'), coalesce((begun.mark).had, '{}'),
+        begun.replay_id)::pgps_internal.spool_mark;
+end
+$$;
+comment on function pgps_internal.begun(pgps_internal.spool_mark, bigint, bigint) is
+'Where a member is when it begins a replay; mark: where it was, null when it is new';
+
+create or replace function pgps_internal.next_replay(spool_id integer, mark pgps_internal.spool_mark) returns bigint
+language plpgsql stable
+as $$
+begin
+    return (select min(r.replay_id) from pgps_internal.spool_replay r
+        where r.spool_id = next_replay.spool_id and r.replay_id > (next_replay.mark).seen
+            and (next_replay.mark).member_id = any (r.members) and r.first_seqn is not null);
+end
+$$;
+comment on function pgps_internal.next_replay(integer, pgps_internal.spool_mark) is
+'The replay that a member has to begin when it is through with the one it is in; null when there is none';
 
 create or replace function pgps_internal.expected_of(
     spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb
@@ -148,8 +177,8 @@ declare
     v_members bigint[];
 begin
     perform pgps_internal.require_read_committed();
-    perform pgps_internal.hold_client(m.client_id) from (select m.client_id from pgps_internal.spool_member m
-        where m.spool_id = v_spool.spool_id and pgps_internal.is_present(m) order by m.client_id offset 0) m;
+    -- In turn, so that no replay becomes visible after one with a higher id. Members are not waited for.
+    perform pgps_internal.hold('y', v_spool.spool_id);
     v_members := array(select m.member_id from pgps_internal.spool_member m
         where m.spool_id = v_spool.spool_id and pgps_internal.is_present(m));
     perform pgps_internal.enter_store();

@@ -198,13 +198,37 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if (spool).on_limit = 'drop_oldest' then
+        perform pgps_internal.check_sizes(spool, items);
+        return;
+    end if;
     perform pgps_internal.check_room(spool, count(*), sum(pgps_internal.size_of(e -> 'message',
         nullif(e -> 'keys', 'null'), pgps_internal.array_of(e -> 'keywords', 'keywords'))))
     from jsonb_array_elements(check_room_for.items) e where coalesce(e ->> 'network', 'local') = 'local';
 end
 $$;
 comment on function pgps_internal.check_room_for(pgps_internal.spool, jsonb) is
-'As check_room, for messages as they were given';
+'As check_room, for messages as they were given; where the oldest are dropped, as check_sizes';
+
+create or replace function pgps_internal.check_sizes(spool pgps_internal.spool, items jsonb) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_bytes bigint := (select max(pgps_internal.size_of(e -> 'message', nullif(e -> 'keys', 'null'),
+            pgps_internal.array_of(e -> 'keywords', 'keywords')))
+        from jsonb_array_elements(check_sizes.items) e where coalesce(e ->> 'network', 'local') = 'local');
+begin
+    if v_bytes > (check_sizes.spool).max_bytes then
+        raise exception 'a message of % bytes is too large for spool "%", which keeps %', v_bytes,
+            (check_sizes.spool).name, (check_sizes.spool).max_bytes
+        using errcode = '54000', hint = format('Put less into it, or: select pgps.spool_advise(%L, max_bytes => …)',
+            quote_ident((check_sizes.spool).name));
+    end if;
+end
+$$;
+comment on function pgps_internal.check_sizes(pgps_internal.spool, jsonb) is
+'Raises 54000 when one of the messages alone exceeds max_bytes: dropping others makes no room for it';
 
 create or replace function pgps_internal.size_of(message jsonb, keys jsonb, keywords text[]) returns integer
 language sql immutable
@@ -248,8 +272,7 @@ begin
     end if;
     perform pgps_internal.check_message(v_bad) where v_bad is not null;
     perform pgps_internal.check_senders(caller, v_senders) where v_senders is not null;
-    if v_verb = 's' and v_spool.on_limit = 'refuse'
-        and coalesce(v_spool.max_messages, v_spool.max_bytes) is not null then
+    if v_verb = 's' and coalesce(v_spool.max_messages, v_spool.max_bytes) is not null then
         perform pgps_internal.check_room_for(v_spool, v_items);
     end if;
     if v_networks is not null then

@@ -56,11 +56,8 @@ left join lateral (
     from pgps_internal.spool_live m where m.spool_id = s.spool_id
 ) l on true
 left join lateral (
-    select count(*) as members
-    from pgps_internal.spool_member m join pgps_internal.client c using (client_id)
-    where m.spool_id = s.spool_id and m.session = c.session and c.holder is not null
-        and exists (select from pg_stat_get_activity(c.pid) a
-            where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder)
+    select count(*) as members from pgps_internal.spool_member m
+    where m.spool_id = s.spool_id and m.session is not null and pgps._is_present(m.member_id)
 ) g on true
 where r.may_spool or r.may_replay;
 comment on view pgps.spools is
@@ -90,8 +87,7 @@ comment on view pgps.spool_gaps is
 
 create or replace view pgps.group_members with (security_barrier) as
 select s.name as group_name, c.name as member, pg_get_userbyid(c.owner) as owner,
-    coalesce(m.session = c.session and c.holder is not null and exists (select from pg_stat_get_activity(c.pid) a
-        where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder), false) as present,
+    m.session is not null and pgps._is_present(m.member_id) as present,
     m.ready, case k.phase when 'r' then 'replay' when 'm' then 'replayed' else 'new' end as phase,
     case when k.phase <> 'm' then nullif(k.seqn, -9223372036854775808) end as acked_seqn, m.joined_at
 from pgps_internal.spool_member m
@@ -106,9 +102,12 @@ comment on view pgps.group_members is
 false), and how far they are';
 
 create or replace view pgps.network_contacts with (security_barrier) as
-select n.name as network, c.place, c.conninfo, case when c.state = 'up' and not coalesce(a.is_managed, false)
-        then 'waiting' else c.state end as state, c.last_error, c.hint, c.changed_at,
-    case when a.is_managed then c.pid end as manager, coalesce(k.upto, 0) as arrived_seqn,
+select n.name as network, c.place,
+    regexp_replace(regexp_replace(c.conninfo, '(password\s*=\s*)(''(?:[^''\\]|\\.)*''|\S+)', '\1…', 'i'),
+        '^(\w+://[^/@:]*):[^/@]*@', '\1:…@') as conninfo,
+    case when c.state = 'up' and a.manager is null then 'waiting' else c.state end as state, c.last_error,
+    c.hint, c.changed_at,
+    a.manager, coalesce(k.upto, 0) as arrived_seqn,
     (select count(*) from pgps_internal.spool_live m
         where m.spool_id = s.spool_id and m.seqn > coalesce(k.upto, 0)) as waiting
 from pgps_internal.network n
@@ -116,13 +115,13 @@ join pgps_internal.network_contact c using (network_id)
 join pgps_internal.spool s using (network_id)
 left join lateral (select k.upto from pgps_internal.network_mark k where k.line = c.contact_id
     order by k.mark_id desc limit 1) k on true
-left join lateral (select true as is_managed from pg_stat_get_activity(c.pid) a
-    where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder) a on true
+cross join lateral (select pgps._manager_of(c.contact_id) as manager) a
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.network_contacts is
 'The contact points of networks, for pgps_admin and pgps_worker. state: defined, up, waiting (last_error says why);
-manager: the process of this server that serves the connection; arrived_seqn: the number up to which everything has
-arrived there; waiting: how many messages have not';
+conninfo: without its
+password. manager: the process of this server that serves the connection; arrived_seqn: the number up to which
+everything has arrived there; waiting: how many messages have not';
 
 create or replace view pgps.networks with (security_barrier) as
 select n.name, array_agg(c.conninfo order by c.place) as contacts, n.username::name as username, n.passfile,

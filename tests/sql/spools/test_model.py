@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pgps.embedded import EmbeddedCluster
 from tests.fix_broker import rows
 from tests.fix_db import Connect
-from tests.sql.spools.model import NAME, Story
+from tests.sql.spools.story import NAME, Story
 
 
 def forget(connection: psycopg.Connection) -> None:

@@ -75,12 +75,13 @@ def test_all_of_a_group_replays_or_one_member_alone(spool: Spool, join: Join) ->
     assert (first.take(), second.take()) == ([[1], [2], "|"], [])
 
 
-def test_a_replay_that_is_interrupted_begins_again(spool: Spool, join: Join) -> None:
+def test_a_replay_that_is_asked_for_in_another_comes_after_it(spool: Spool, join: Join) -> None:
     spool.spool(1, 2, 3)
     spool.pointer(3)
     member = join(replay=True)
     assert member.take(1) == [[1]]
     assert spool.replay(seqn="[2,3)") == 1
+    assert member.take() == [[2], [3], "|"]
     assert member.take() == [[2], "|"]
 
 
