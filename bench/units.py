@@ -266,7 +266,7 @@ def _asked(client: Units | Tables, stop: threading.Event) -> float:
 def _delivered(publisher: psycopg.Connection, subscriber: psycopg.Connection) -> float:
     began = time.perf_counter()
     publisher.execute("insert into pgps_event.delivered (n) values (1)")
-    while not subscriber.execute("select event_id from pgps_queue.delivered_receive(array['waiting'], 10)").fetchall():
+    while not subscriber.execute("select n from pgps_queue.delivered_receive(array['waiting'], 10)").fetchall():
         for _ in subscriber.notifies(timeout=0.5, stop_after=1):
             pass
     subscriber.execute("select pgps.ack('waiting')")
