@@ -98,30 +98,11 @@ _VALUES: dict[str, list[Any]] = {
 }
 # Names of everything that is there, mine and others', and of what is the broker's own.
 _NAMES = [
-    "tick",
-    "other",
-    "mine",
-    "theirs",
-    "tick_in",
-    "my_rule",
-    "their_rule",
-    "a_link",
-    "my_client",
-    "their_client",
-    "my_load",
-    "loopback",
-    "lease",
-    "pgps_admin",
-    "max_batch_events",
-    "pgps_link",
-    "pgps_internal.event_type",
-    "my_policy",
-    "my_spool",
-    "their_spool",
-    "a_network",
-    "my_composite",
-    "their_composite",
-    "their/desk/mail",
+    *(
+        "tick other mine theirs tick_in my_rule their_rule a_link my_client their_client my_load loopback "
+        "lease pgps_admin max_batch_events pgps_link pgps_internal.event_type my_policy my_spool their_spool "
+        "a_network my_composite their_composite their/desk/mail"
+    ).split(),
     "TICK",
     '"tick"',
     '"TICK"',
