@@ -72,7 +72,8 @@ class Installation:
     """What a database has and what this release would give it.
 
     `revision` is None when pgps is not installed. `code_digest` is None also
-    when plain psql installed it, which notes no digest.
+    when plain psql installed it, which notes no digest. `has_language` is false
+    when somebody has dropped PL/Python, and with it the functions written in it.
     """
 
     database: str
@@ -81,6 +82,7 @@ class Installation:
     head: str
     code_digest: str | None
     expected_digest: str
+    has_language: bool = True
 
     @property
     def installed(self) -> bool:
@@ -90,7 +92,7 @@ class Installation:
     @property
     def up_to_date(self) -> bool:
         """Whether an upgrade would change nothing."""
-        return self.revision == self.head and self.code_digest == self.expected_digest
+        return self.revision == self.head and self.code_digest == self.expected_digest and self.has_language
 
 
 def status(dsn: str) -> Installation:
@@ -183,11 +185,14 @@ def after_revisions(connection: psycopg.Connection, *, had_language: bool) -> No
     """Re-apply the replaceable code when its text differs; called by env.py, in its transaction.
 
     Does nothing below head: an old revision never meets today's functions.
-    Notes a language that is new, for the uninstaller to remove.
+    Makes the language again that somebody has dropped, and notes one that is new, for the uninstaller to remove.
     """
     now = _status(connection)
     if now.installed and not had_language:
-        connection.execute("insert into pgps_internal.installation values ('made_plpython3u', 'yes')")
+        connection.execute(f"create extension if not exists {LANGUAGE}")
+        connection.execute(
+            "insert into pgps_internal.installation values ('made_plpython3u', 'yes') on conflict do nothing"
+        )
     if now.revision == now.head and not now.up_to_date:
         _scripts.apply_code(connection)
 
@@ -370,8 +375,10 @@ def _status(connection: psycopg.Connection) -> Installation:
         """
         select current_database() as database,
                to_regclass('pgps_internal.installation') is not null as installed,
-               to_regclass('pgps_internal.alembic_version') is not null as versioned
+               to_regclass('pgps_internal.alembic_version') is not null as versioned,
+               exists (select from pg_extension where extname = %s) as language
         """,
+        LANGUAGE,
     )
     stored: dict[str, str] = {}
     revision = None
@@ -390,6 +397,7 @@ def _status(connection: psycopg.Connection) -> Installation:
         head=_scripts.head(),
         code_digest=stored.get("code_digest"),
         expected_digest=_scripts.code_digest(),
+        has_language=facts["language"],
     )
 
 

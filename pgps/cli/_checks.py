@@ -141,7 +141,7 @@ def subscriptions(facts: Facts) -> Iterator[Finding]:
                 fix = f"pgps sub rm {typed}; or give it to a role that you are a member of: {given}"
             elif error.startswith("filter: "):
                 changed = f"select pgps.alter_subscription({literal(quoted(name))}, filter => '…')"
-                fix = f"{changed}; or mend what it uses, then pgps sub resume {typed}"
+                fix = f"pgps sub resume {typed}, when what it uses is mended; or {changed}"
             yield Finding(Level.PROBLEM, "subscriptions", message, fix)
         elif row["state"] == "paused" and row["depth"]:
             message = f'"{name}" is paused with {count(row["depth"])} events waiting'
@@ -156,7 +156,8 @@ def exceptions(facts: Facts) -> Iterator[Finding]:
     for row in waiting:
         name = row["event_type"]
         message = f'{count(row["depth"])} failed deliveries of "{name}" wait for a decision'
-        yield Finding(Level.WARNING, "exceptions", message, f"pgps exceptions ls --type {argument(name)}")
+        fix = f"pgps exceptions ls --type {argument(name)}; then pgps exceptions retry {argument(name)} (or discard)"
+        yield Finding(Level.WARNING, "exceptions", message, fix)
     if facts.server["installed"] and not waiting:
         yield Finding(Level.OK, "exceptions", "none")
 

@@ -71,6 +71,10 @@ def lost_events(facts: Facts) -> Iterator[Finding]:
     """No crash has emptied a queue that is not persistent."""
     for row in facts.health.get("lost", ()):
         name = row["event_type"]
+        if not row["guaranteed"]:
+            message = f'about {count(row["events"])} non-guaranteed events of "{name}" went with a crash'
+            yield Finding(Level.NOTE, "durability", message)
+            continue
         message = f'about {count(row["events"])} events of "{name}" are gone: its queue is not persistent'
         fix = f"pgps queue set {argument(name + '_in')} --persistent, if they are worth it"
         yield Finding(Level.WARNING, "durability", message, fix)

@@ -58,6 +58,7 @@ LOST = {"kind": "end", "what": "count", "neighbour": "far", "origin": "farther",
 GAP = {"subscription": "link far", "event_type": None, "gaps": 1, "event_id": 7, "error": "3 events were passed over"}
 LANE = {"role": "bob", "lag_events": 5, "lag_seconds": 9.0, "last_error": "a filter takes longer than 5 s"}
 ASIDE = {"name": "tick", "last_error": "a column is gone", "hint": "select pgps.resume_event_type('tick')"}
+LOSING = {"event_type": "t", "events": 3, "guaranteed": True}
 BLOCKED = {
     "pid": 7,
     "holder": 8,
@@ -140,7 +141,8 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
         ({"health": {"disks": [DISK]}}, Level.OK, "disk", ""),
         ({"health": {"disks": [{**DISK, "free_bytes": 5 << 30}]}}, Level.WARNING, "disk", "pgps sub ls"),
         ({"health": {"disks": [{**DISK, "free_bytes": 1 << 30}]}}, Level.PROBLEM, "disk", "pgps sub ls"),
-        ({"health": {"lost": [{"event_type": "t", "events": 3}]}}, Level.WARNING, "durability", "pgps queue set t_in"),
+        ({"health": {"lost": [LOSING]}}, Level.WARNING, "durability", "pgps queue set t_in"),
+        ({"health": {"lost": [{**LOSING, "guaranteed": False}]}}, Level.NOTE, "durability", ""),
         ({"health": {"blocked": [BLOCKED]}}, Level.WARNING, "locks", "select pg_terminate_backend(8)"),
         ({"health": {"blocked": [{**BLOCKED, "seconds": 1.0}]}}, Level.OK, "locks", ""),
         ({"activity": [{**IDLE, "last_batch_ahead": 900.0}]}, Level.WARNING, "clock", "chronyc"),

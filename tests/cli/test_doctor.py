@@ -24,6 +24,10 @@ def _found(pgps: Pgps, dsn: str) -> dict[str, tuple[str, str, str]]:
     return {one["check"]: (one["level"], one["message"], one["fix"]) for one in ranked}
 
 
+def _texts(pgps: Pgps, dsn: str) -> list[str]:
+    return [f"{one['level']} {one['check']} {one['message']}" for one in pgps("doctor", "--json", dsn=dsn).json]
+
+
 def test_doctor_outlives_a_short_timeout_and_names_it(
     pgps: Pgps, own_database: str, connect: Connect, role: Callable[..., str]
 ) -> None:
@@ -43,7 +47,7 @@ def test_doctor_outlives_a_short_timeout_and_names_it(
 
 def test_doctor_counts_what_a_crash_took(pgps: Pgps, own_database: str, connect: Connect) -> None:
     admin = connect(dsn=own_database)
-    call(admin, "create_event_type", "tick", "n integer", reliability="non-guaranteed")
+    call(admin, "create_event_type", "tick", "n integer", persistent=False)
     call(admin, "advertise", "tick")
     rows(admin, "insert into pgps_event.tick (n) select generate_series(1, 7)")
     rows(admin, "insert into pgps_event.tick (n) values (8)")
@@ -55,6 +59,10 @@ def test_doctor_counts_what_a_crash_took(pgps: Pgps, own_database: str, connect:
         'about 8 events of "tick" are gone: its queue is not persistent',
         "pgps queue set tick_in --persistent, if they are worth it",
     )
+    call(admin, "create_event_type", "tock", "n integer", reliability="non-guaranteed")
+    call(admin, "advertise", "tock")
+    rows(admin, "insert into pgps_event.tock values (1); truncate pgps_internal.tock_log")
+    assert 'note durability about 1 non-guaranteed events of "tock" went with a crash' in _texts(pgps, own_database)
 
 
 def test_doctor_names_a_subscription_that_nobody_reads(

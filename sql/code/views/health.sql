@@ -57,9 +57,9 @@ begin
     perform pgps_internal.require_worker(caller, 'examine the server');
     return jsonb_build_object(
         'disks', (select coalesce(jsonb_agg(to_jsonb(d)), '[]') from pgps_internal.disks() d),
-        'lost', (select coalesce(jsonb_agg(jsonb_build_object('event_type', l.name, 'events', l.events)
-            order by l.name), '[]')
-            from (select t.name, pgps_internal.lost_events(t) as events
+        'lost', (select coalesce(jsonb_agg(jsonb_build_object('event_type', l.name, 'events', l.events,
+            'guaranteed', l.reliability = 'guaranteed') order by l.name), '[]')
+            from (select t.name, t.reliability, pgps_internal.lost_events(t) as events
                 from pgps_internal.event_type t join pg_class c on c.oid = t.log
                 where exists (select from pg_inherits i join pg_class s on s.oid = i.inhrelid
                     where i.inhparent = c.oid and s.relpersistence = 'u')) l where l.events > 0),
