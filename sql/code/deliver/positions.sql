@@ -4,7 +4,7 @@
 
 create or replace function pgps_internal.position_of(subscription_id bigint) returns pgps_internal.position
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_position pgps_internal.position;
@@ -189,7 +189,7 @@ create or replace function pgps_internal.next_received(
 )
 returns pgps_internal.received[]
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -6,7 +6,6 @@ create or replace function pgps_internal.unfold(
     handed_out pgps_internal.received[], subscription pgps_internal.subscription
 ) returns pgps_internal.message[]
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_owner regrole := (unfold.subscription).owner;

@@ -15,7 +15,7 @@ as $$
                 c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message$message$, unfold_names.names),
         'statement', pgps_internal.statement_of(s.columns, s.type_id),
         'statement_in_segments', pgps_internal.statement_of(s.columns, s.type_id,
-            also => ' and pgps_internal.log_segment(c.hi) in (v_first, v_last)'))
+            also => ' and (pgps_internal.log_segment(c.hi) = v_first or pgps_internal.log_segment(c.hi) = v_last)'))
     from (select 'c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi, c.raiser' as columns,
         unfold_names.names ->> 'type_id' as type_id) s
 $$;
@@ -30,8 +30,7 @@ as $write$
     select pgps_internal.write_function('pgps_internal.unfold_{type_id}',
         $head$(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_broker text)
         returns pgps_internal.message[]
-        language plpgsql stable set search_path = pg_catalog,
-            pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
+        language plpgsql stable set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             v_messages pgps_internal.message[];
             v_first bigint := pgps_internal.log_segment(pgps_taken[1].event_id);
@@ -39,10 +38,12 @@ as $write$
         begin
             -- Common case: all events are in the segments of the first and the last one, and their statements in the
             -- same segments of the control queue. Setting up the scans of the others took longer than finding the
-            -- events.
+            -- events. Two comparisons, since a list behind IN would be built anew for each event.
             select array_agg({message}) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
-            join {log} l on l.event_id = r.event_id and pgps_internal.log_segment(l.event_id) in (v_first, v_last)
+            join {log} l on l.event_id = r.event_id
+                and (pgps_internal.log_segment(l.event_id) = v_first
+                    or pgps_internal.log_segment(l.event_id) = v_last)
             cross join lateral ({statement_in_segments}) c
             where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids));
             if cardinality(v_messages) = coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
