@@ -71,9 +71,8 @@ _one_alembic = threading.Lock()
 class Installation:
     """What a database has and what this release would give it.
 
-    `revision` is None when pgps is not installed. `code_digest` is None also
-    when plain psql installed it, which notes no digest. `has_language` is false
-    when somebody has dropped PL/Python, and with it the functions written in it.
+    `revision` is None when pgps is not installed. `code_digest` is None also when plain psql installed it, which notes
+    no digest. `has_language` is false when PL/Python was dropped, and with it the functions written in it.
     """
 
     database: str
@@ -114,9 +113,8 @@ def pending(dsn: str) -> list[str]:
 def install(dsn: str) -> Installation:
     """Install pgps, or bring it to this release; does nothing when it is there.
 
-    Returns what the database has afterwards. Waits for another installer.
-    Raises InstallError: not a superuser, no PL/Python 3, server too old, a
-    newer release is installed, or a script failed (nothing has changed then).
+    Returns what the database has afterwards. Waits for another installer. Raises InstallError: not a superuser, no
+    PL/Python 3, server too old, a newer release is installed, or a script failed (nothing has changed then).
     """
     with _connected(dsn) as connection:
         _check_server(connection)
@@ -133,10 +131,9 @@ def upgrade(dsn: str) -> Installation:
 
 
 def uninstall(dsn: str) -> None:
-    """Remove pgps from a database: its schemas with all events in them, and its roles.
+    """Remove pgps from a database: its schemas with all events in them, and its roles; does nothing without it.
 
-    A role that another database of the cluster still uses stays. Does nothing
-    when pgps is not installed.
+    A role that another database of the cluster still uses stays.
     """
     with _connected(dsn) as connection:
         _check_server(connection)
@@ -189,10 +186,8 @@ def after_revisions(connection: psycopg.Connection, *, had_language: bool) -> No
     """
     now = _status(connection)
     if now.installed and not had_language:
-        connection.execute(f"create extension if not exists {LANGUAGE}")
-        connection.execute(
-            "insert into pgps_internal.installation values ('made_plpython3u', 'yes') on conflict do nothing"
-        )
+        note = "insert into pgps_internal.installation values ('made_plpython3u', 'yes') on conflict do nothing"
+        connection.execute(f"create extension if not exists {LANGUAGE}; {note}")
     if now.revision == now.head and not now.up_to_date:
         _scripts.apply_code(connection)
 
@@ -225,9 +220,8 @@ def engine(dsn: str) -> sqlalchemy.Engine:
 def _migrate(dsn: str) -> Installation:
     """Let alembic run the missing revisions and then the code, all in one transaction.
 
-    Publishers and workers go on in the meantime. They may hold a lock for which the
-    upgrade waits while they wait for one that it holds; then the upgrade gives way
-    to them, and begins again.
+    Publishers and workers go on in the meantime. They may hold a lock for which the upgrade waits while they wait for
+    one that it holds; then the upgrade gives way to them, and begins again.
     """
     until = time.monotonic() + _PATIENCE
     while True:
@@ -261,9 +255,9 @@ def _migrate_once(dsn: str) -> Installation:
 def _lock(connection: psycopg.Connection) -> None:
     """Wait for other installers, and settle what the scripts meet, until the transaction ends.
 
-    Roles belong to the whole cluster, and two of its databases may be installed at
-    once; hence the lock on pg_authid. In this mode only a superuser can hold it. In
-    a stronger mode, anybody who changes their own password could make installers wait.
+    Roles belong to the whole cluster, and two of its databases may be installed at once; hence the lock on pg_authid.
+    In this mode only a superuser can hold it. In a stronger mode, anybody who changes their own password could make
+    installers wait.
     """
     connection.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'".encode())
     connection.execute("set local client_min_messages = warning")
@@ -274,9 +268,8 @@ def _lock(connection: psycopg.Connection) -> None:
 def _give_way(connection: psycopg.Connection) -> None:
     """See to it that in a deadlock the installer fails, and not a publisher.
 
-    If the installer is the last to wait, its short deadlock_timeout makes it find the
-    deadlock first. If another session is the last to wait, the lock_timeout of the
-    installer ends before that session looks for a deadlock.
+    If the installer is the last to wait, its short deadlock_timeout makes it find the deadlock first. If another
+    session is, the lock_timeout of the installer ends before that session looks for a deadlock.
     """
     connection.execute(
         """
@@ -290,9 +283,8 @@ def _give_way(connection: psycopg.Connection) -> None:
 def _stop_others(connection: psycopg.Connection) -> None:
     """Take what the revisions will want for themselves, all of it at once, before anything has changed.
 
-    The event types come first, since a publisher that waits there holds nothing yet.
-    A transaction that publishes several types may stand between two of them; then all
-    locks are released, and the next attempt takes them in another order.
+    The event types come first, since a publisher that waits there holds nothing yet. A transaction that publishes
+    several may stand between two of them; then all locks are released, and the next attempt takes another order.
     """
     until = time.monotonic() + _PATIENCE
     while True:

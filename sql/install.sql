@@ -133,6 +133,7 @@
 \ir code/links/identity.sql
 \ir code/links/neighbours.sql
 \ir code/links/link_filters.sql
+\ir code/links/interests.sql
 \ir code/links/routes.sql
 \ir code/links/asked.sql
 \ir code/links/told.sql

@@ -312,9 +312,7 @@ def test_the_cause_of_each_fault_is_named_and_its_remedy_mends_it(broker: Broker
         if fault.metric:
             wait_until(lambda f=fault: f.metric in metrics(broker.port), what=fault.metric)  # type: ignore[misc]
         if fault.logged:
-            wait_until(
-                lambda f=fault: broker.worker is not None and f.logged in broker.worker.messages, what=fault.what
-            )  # type: ignore[misc]
+            wait_until(lambda f=fault: f.logged in broker.logged, what=f"logged: {fault.logged}")  # type: ignore[misc]
         fault.repair(broker)
         broker.type(remedy)
         wait_until(lambda f=fault: not _of(broker, f), what=f"{fault.what}: {remedy}: {broker.doctor(fault.check)}")  # type: ignore[misc]

@@ -101,8 +101,8 @@ begin atomic
         'class', drop_service.class, 'server', drop_service.server, 'service', drop_service.service));
 end;
 comment on function pgps.drop_service(text, text, text) is
-'Drops a service, with its conversations; units of work that are under way in them are DISCARDED. Needs pgps_admin. Errors: 42704 unknown service,
-42501.';
+'Drops a service, with its conversations; units of work that are under way in them are DISCARDED. Needs pgps_admin.
+Errors: 42704 unknown service, 42501.';
 
 create or replace function pgps.grant_service(
     class text, server text, service text, privilege text, role name

@@ -180,13 +180,11 @@ begin
         select e as entry, (select s.status from pgps_internal.unit_state s where s.unit_no = e.unit_no
             order by s.version desc limit 1) in ('PROCESSED', 'CANCELLED', 'DELETED') as is_over
         from (
-            select e.* from (select l.* from pgps_internal.unit_commit l
-                where l.queue_id = peek_queue.queue_id and l.entry_no = any (v_late)
-                order by l.entry_no) e
+            (select l.* from pgps_internal.unit_commit l
+                where l.queue_id = peek_queue.queue_id and l.entry_no = any (v_late) order by l.entry_no)
             union all
-            select c.* from (select c.* from pgps_internal.unit_commit c
-                where c.queue_id = peek_queue.queue_id and c.entry_no > v_low.low_no
-                order by c.entry_no) c) e
+            (select c.* from pgps_internal.unit_commit c
+                where c.queue_id = peek_queue.queue_id and c.entry_no > v_low.low_no order by c.entry_no)) e
     loop
         v_entry := v_row.entry;
         v_look := pgps_internal.look_at_entry(v_entry, v_row.is_over);

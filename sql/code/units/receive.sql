@@ -273,7 +273,8 @@ begin
         exit when v_entry.entry_no is null;
         -- Looked at again, now that it is locked.
         v_standing := pgps_internal.how_stands(v_entry.unit_no, receive_next.speaker);
-        exit when v_standing.status = 'ACCEPTED' and not v_standing.is_held_back and (v_standing.is_uow or pgps_internal.try_conversation(v_entry.conversation_no));
+        exit when v_standing.status = 'ACCEPTED' and not v_standing.is_held_back
+            and (v_standing.is_uow or pgps_internal.try_conversation(v_entry.conversation_no));
         v_passed := v_passed || v_entry.conversation_no;
     end loop;
     if v_entry.entry_no is null then

@@ -2,8 +2,8 @@
 -- status is kept, and of conversations that may go on, is written again with new numbers when it is little; then the
 -- segment is truncated. With much in it, it is left until less of it is needed.
 -- Locks: access exclusive on one segment, NOWAIT; see log/reclaim.sql.
--- Writes: service_dropped, participant, participant_session, participant_session_end, queue_low, serving, unit_count, unit_told; by
--- name: segments of the ledgers of units of work.
+-- Writes: service_dropped, participant, participant_session, participant_session_end, queue_low, serving, unit_count,
+-- unit_told; by name: segments of the ledgers of units of work.
 
 create or replace function pgps_internal.is_unit_needed(unit_no bigint) returns boolean
 language sql volatile

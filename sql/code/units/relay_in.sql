@@ -369,9 +369,9 @@ end
 $$;
 comment on function pgps.relay_units(integer) is
 'Applies what other brokers have sent about units of work, at most so many events, and tells them what became of theirs
-by time, ended sessions and restarts, all in one transaction. Before that, wakes servers that wait for what lost sessions
-held. Returns how much it did, null when no service is served here or used over links (pgps.relay_services). A worker calls it. Waits for
-another session that does. Needs pgps_worker or pgps_admin. Errors: 42501.';
+by time, ended sessions and restarts, all in one transaction. Before that, wakes servers that wait for what lost
+sessions held. Returns how much it did, null when no service is served here or used over links (pgps.relay_services). A
+worker calls it. Waits for another session that does. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 revoke all on function pgps.relay_units(integer) from public;
 grant execute on function pgps.relay_units(integer) to pgps_worker, pgps_admin;

@@ -210,7 +210,8 @@ begin
     v_service := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
     delete from pgps_internal.serving s where s.service_id = v_service.service_id;
     delete from pgps_internal.service s where s.service_id = v_service.service_id;
-    -- Its units of work are DISCARDED from now on. Its sequences go later: senders in open transactions have them locked.
+    -- Its units of work are DISCARDED from now on. Its sequences go later, because senders in open transactions have
+    -- them locked.
     insert into pgps_internal.service_dropped (service_id, class, server, service, dropped_at)
     values (v_service.service_id, v_service.class, v_service.server, v_service.service, pgps_internal.clock());
 end

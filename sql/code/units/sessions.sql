@@ -265,8 +265,9 @@ begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception 'units of work cannot be sent or received in a % transaction',
             current_setting('transaction_isolation')
-        using errcode = '25001', hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would not show what '
-            'others have received meanwhile.';
+        using errcode = '25001',
+            hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would not show what '
+                'others have received meanwhile.';
     end if;
     if pg_current_xact_id_if_assigned() is null then
         v_seen := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);

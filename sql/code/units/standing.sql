@@ -196,8 +196,8 @@ begin
         where t.conversation_no = (is_next.entry).conversation_no order by t.version desc limit 1) t on true;
     -- Mostly nothing lies before it that is not completed; else whatever does may be over by itself.
     return ((is_next.entry).queue_id % 2 = 1 or v_server is null) and (v_is_alone
-        or (pgps_internal.next_unit((is_next.entry).conversation_no, (is_next.entry).to_server, is_next.speaker)).unit_no
-            = (is_next.entry).unit_no);
+        or (is_next.entry).unit_no = (pgps_internal.next_unit((is_next.entry).conversation_no,
+            (is_next.entry).to_server, is_next.speaker)).unit_no);
 end
 $$;
 comment on function pgps_internal.is_next(pgps_internal.unit_commit, pgps_internal.speaker) is
