@@ -73,7 +73,7 @@ def test_an_event_that_a_constraint_refuses_takes_the_long_way_and_the_next_batc
 
 
 @pytest.mark.parametrize(
-    "statement", ["insert into pgps_link.tick_log_0 (n) values (1)", "select n from pgps_link.tick_sent"]
+    "statement", ["insert into pgps_log_0.tick (n) values (1)", "select n from pgps_link.tick_sent"]
 )
 def test_nobody_but_an_open_link_gets_at_segments_and_what_is_sent(
     brokers: Brokers, role: Callable[..., str], statement: str
@@ -89,4 +89,4 @@ def test_nobody_but_an_open_link_gets_at_segments_and_what_is_sent(
     with a.admin.transaction():
         rows(a.admin, f"set local role {member}")
         with refused("42501"), a.admin.transaction():
-            rows(a.admin, "insert into pgps_link.tick_log_0 (event_id, n) values (1, 1)")
+            rows(a.admin, "insert into pgps_log_0.tick (event_id, n) values (1, 1)")

@@ -29,7 +29,10 @@ async def _workers(look: Look) -> dict[str, Any]:
 
 async def _settings(look: Look) -> dict[str, Any]:
     async with look.access.read() as reader:
-        return {"settings": await reader.rows(_catalogue.settings())}
+        settings = await reader.rows(_catalogue.settings())
+        # All that who is no administrator sees.
+        limits = all(row["name"] == "tick_interval" or row["name"].endswith("_per_role") for row in settings)
+        return {"settings": settings, "limits": limits}
 
 
 async def _audit(look: Look) -> dict[str, Any]:
