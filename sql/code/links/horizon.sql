@@ -290,21 +290,23 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_upto bigint := (admit_rewound.item ->> 'upto')::bigint;
-    v_wire jsonb;
+    -- Those of this item, chosen once: a batch has hundreds of items, each with slices of its own.
+    v_slices jsonb;
     v_type pgps_internal.event_type;
     v_known int8multirange;
     v_counted int8multirange;
     v_had int8multirange := '{}';
     v_ids int8multirange;
+    v_new int8multirange;
     v_first bigint := (select min(b.batch_id) from pgps_internal.batch_type b);
     v_tallies pgps_internal.tally[] := '{}';
 begin
+    select coalesce(jsonb_agg(s.value), '[]') into v_slices from jsonb_array_elements(admit_rewound.slices) s
+    where s.value -> 'lseq' = admit_rewound.item -> 'lseq';
     select coalesce(range_agg(r), '{}') into v_ids
-    from jsonb_array_elements(admit_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
-        where s.value -> 'lseq' = admit_rewound.item -> 'lseq';
+    from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange) r;
     for v_type in select t.* from pgps_internal.event_type t
-        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(admit_rewound.slices) s
-            where s.value -> 'lseq' = admit_rewound.item -> 'lseq')
+        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(v_slices) s)
     loop
         -- Which events are here already, by origin and event id; and which were counted already, which may be more.
         execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')) filter (where '
@@ -324,22 +326,26 @@ begin
         using v_ids, (admit_rewound.origin).origin_id, v_upto, v_first, v_type.type_id into v_known, v_counted;
         v_had := v_had + v_known;
         v_tallies := v_tallies || array(select (v_type.type_id, sum(upper(r) - lower(r)))::pgps_internal.tally
-            from jsonb_array_elements(admit_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange - v_counted) r
-            where s.value -> 'lseq' = admit_rewound.item -> 'lseq' and (s.value ->> 'type_id')::integer = v_type.type_id
-                having count(*) > 0);
+            from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange - v_counted) r
+            where (s.value ->> 'type_id')::integer = v_type.type_id having count(*) > 0);
         if exists (select from pgps_internal.arrival a where a.origin_id = (admit_rewound.origin).origin_id
             and a.upto = v_upto
                 and pgps_internal.is_truncated(v_type.type_id, a.ids)) then
             -- Events that were counted and truncated since cannot be told from new ones.
             perform pgps_internal.excuse((admit_rewound.origin).origin_id, v_upto, v_type.type_id);
         end if;
-        -- Fetched for children only: local subscriptions have had what was for them, and skip these.
+        -- Fetched for children only: local subscriptions have had what was for them, and skip these. Most of a rewind
+        -- is here already, and members of the type are then neither locked nor written.
+        select coalesce(range_agg(r), '{}') into v_new
+        from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange - v_known) r
+        where (s.value ->> 'type_id')::integer = v_type.type_id;
+        continue when isempty(v_new);
         perform pgps_internal.hold_skips();
-        perform pgps_internal.skip_joining(v_ids - v_known, array[v_type.type_id]);
+        perform pgps_internal.skip_joining(v_new, array[v_type.type_id]);
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
         where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id,
             m.class_id for no key update of m;
-        update pgps_internal.member m set skip = m.skip + (v_ids - v_known)
+        update pgps_internal.member m set skip = m.skip + v_new
         from pgps_internal.subscription s where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id
             and s.kind <> 'link';
     end loop;
