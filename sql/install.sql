@@ -208,6 +208,7 @@
 
 -- units: Services, conversations and units of work, which survive their senders and receivers.
 \ir code/units/lives.sql
+\ir code/units/hands.sql
 \ir code/units/sessions.sql
 \ir code/units/services.sql
 \ir code/units/transitions.sql

@@ -105,9 +105,5 @@ def cancel(session: Session, uow: Unit, yes: Yes = False) -> None:
     """Cancel a unit of work of your role that nobody has begun to receive."""
     row = session.named(_catalogue.units_of_work(uow.upper()), "unit of work", uow, hint="pgps uow ls")
     session.confirm(f"Cancel unit of work {row['uow_id']} ({row['status']})?", yes=yes)
-    calls = [
-        _statements.call("logon", token=row["sender_token"]),
-        _statements.call("syncpoint", option="cancel", uow_id=row["uow_id"]),
-        _statements.call("logoff"),
-    ]
-    session.change(calls, done=f"unit of work {row['uow_id']} is cancelled")
+    call = _statements.call("cancel_unit", uow_id=row["uow_id"])
+    session.change([call], done=f"unit of work {row['uow_id']} is cancelled")

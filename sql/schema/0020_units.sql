@@ -67,7 +67,9 @@ create unlogged table pgps_internal.participant_session (
     life_id bigint not null,
     pid integer,
     backend_start timestamptz,
-    began_at timestamptz not null
+    began_at timestamptz not null,
+    -- Behind a pooler: when it was used, at the latest a quarter of its lease ago; null: its token was taken over.
+    used_at timestamptz
 );
 create index participant_session_participant_idx on pgps_internal.participant_session (participant_id, session_id);
 create index participant_session_pid_idx on pgps_internal.participant_session (pid, session_id);

@@ -23,11 +23,12 @@ def test_services_and_units_of_work(
         assert (listed["deferred"], listed["depth"], listed["servers"]) == (True, 0, 0)
         client = Party(connect(), name("token"))
         uow_id = client.request(service, "x")["uow_id"]
-        client.call("logoff")
+        making = client.send("y", to_service=service)["uow_id"]
         assert uow_id in done("uow", "ls")
         assert pgps("uow", "show", uow_id, "--json").json["status"] == "ACCEPTED"
         done("uow", "cancel", uow_id, "--yes")
         assert "CANCELLED" in done("uow", "show", uow_id)
+        assert client.status(making) == "RECEIVED"
         refused = pgps("uow", "cancel", uow_id, "--yes")
         assert (refused.status, "CANCELLED" in refused.err) == (1, True)
         assert pgps("uow", "show", "U0").status == 1

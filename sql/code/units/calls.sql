@@ -140,8 +140,8 @@ comment on function pgps.logon(text) is
 'Lets this database session speak for (role, token), at once and whatever becomes of the transaction; it replaces a
 logon that the session had. With a token, units of work are found again after any failure, by any later session; null:
 they are this session''s alone, and cannot be persistent. After SET ROLE one must log on again. Uses the loopback
-connection (setting loopback). Locks nothing. Errors: 55006 token in use by a session that lives, 22023 bad token,
-08001.';
+connection (setting loopback). Locks nothing. Errors: 55006 token in use by a session that lives (behind a pooler: whose
+lease is not over, see pgps.logon_session), 22023 bad token, 08001.';
 
 create or replace function pgps.logon_session(token text = null) returns bigint
 language sql
@@ -151,8 +151,20 @@ begin atomic
 end;
 comment on function pgps.logon_session(text) is
 'As pgps.logon, for programs behind a transaction pooler: the session belongs to no backend. Returns its number, which
-is given to the other functions as session. It lives until pgps.logoff(session), until another session logs on with the
-token, or until the server restarts. Errors: as pgps.logon.';
+is given to the other functions as session. It lives until pgps.logoff(session) or a restart of the server, or until
+another session takes its token over. That is refused with 55006 while a transaction with a call of it runs, and for the
+time of the setting session_lease after its last call. Errors: as pgps.logon.';
+
+create or replace function pgps.logon_session(token text, take_over boolean) returns bigint
+language sql
+begin atomic
+    select (pgps._call('logon_session', jsonb_build_object(
+        'token', logon_session.token, 'take_over', logon_session.take_over)))::bigint;
+end;
+comment on function pgps.logon_session(text, boolean) is
+'As pgps.logon_session(token). take_over true: at once, also from a session behind a pooler that was just used, for a
+program that was started again and knows that the one before it is gone; what that one had open is backed out. Null, or
+false: 55006, as without it. Errors: as pgps.logon; 55006 also when a session of a backend has the token and lives.';
 
 create or replace function pgps.logoff() returns void
 language sql
@@ -308,6 +320,29 @@ conversations until the transaction ends. Errors: 55000 not allowed in that stat
 not logged on, several open or none, conversation ended, 42704 unknown unit of work or conversation, 42501 somebody
 else''s, 54000 user status too long, 22023 unknown option, 25001.';
 
+create or replace function pgps.cancel_unit(uow_id text) returns setof pgps.unit_of_work
+language plpgsql rows 1
+as $$
+#variable_conflict use_column
+declare
+    v_rows pgps.received_message[];
+begin
+    insert into pgps_entry.unit_calls (verb, args)
+    values ('syncpoint', pg_catalog.jsonb_build_object(
+        'option', 'cancel', 'uow_id', coalesce($1, ''), 'is_for_sender', true))
+    returning result into v_rows;
+    return query select
+    r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
+    r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code
+    from pg_catalog.unnest(v_rows) r;
+end
+$$;
+comment on function pgps.cancel_unit(text) is
+'Cancels a unit of work that the caller''s role has sent, as pgps.syncpoint(''cancel'', uow_id) does, without a logon:
+for people who look after what a program has sent. It touches no other unit, and no session. Locks the unit and its
+conversation until the transaction ends. Errors: 55000 not ACCEPTED (names the status), 42704 unknown unit of work or
+null, 42501 somebody else''s, 25001.';
+
 create or replace function pgps.end_conversation(
     conversation text, session bigint = null
 )
@@ -344,6 +379,7 @@ grant execute on function
     pgps.revoke_service(text, text, text, text, name),
     pgps.logon(text),
     pgps.logon_session(text),
+    pgps.logon_session(text, boolean),
     pgps.logoff(),
     pgps.logoff(bigint),
     pgps.register_service(text, text, text, bigint),
@@ -351,5 +387,6 @@ grant execute on function
     pgps.send_message(bytea, text, text, text, text, interval, integer, text, bigint),
     pgps.receive_message(text, text, text, text, text, text, bigint),
     pgps.syncpoint(text, text, text, text, bigint),
+    pgps.cancel_unit(text),
     pgps.end_conversation(text, bigint)
 to public;

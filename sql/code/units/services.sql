@@ -13,7 +13,8 @@ insert into pgps_internal.setting (name, value, kind, description) values
     ('uow_max_message_bytes', '31647', 'integer', 'How long a message to or from a service may be'),
     ('uow_deferred', 'no', 'boolean', 'Services may be sent to while nobody serves them'),
     ('uow_persistent_store', 'hot', 'text', 'What a restart does with persistent units of work: hot gives them out '
-        'again, cold drops them all, once, warm holds them back until hot is set; no: there are to be none')
+        'again, cold drops them all, once, warm holds them back until hot is set; no: there are to be none'),
+    ('session_lease', '1 minute', 'interval', 'How long after its last call a session behind a pooler keeps its token')
 on conflict (name) do nothing;
 
 -- Without a search_path of its own, so that it is inlined.

@@ -4,7 +4,7 @@
 -- and nobody else can set it.
 -- Locks: the participant's row while it logs on, in that transaction; the row of a session that belongs to no backend
 -- until the transaction ends, so that its calls follow one another.
--- Writes: participant, participant_session, participant_session_end, session_hand.
+-- Writes: participant, participant_session, participant_session_end.
 
 create or replace function pgps_internal.my_session() returns bigint
 language plpgsql volatile
@@ -31,7 +31,8 @@ begin
     if not found then
         return false;
     elsif v_session.pid is null then
-        -- Behind a pooler nobody can tell whether the program lives: the next one with its token takes over.
+        -- Behind a pooler nobody can tell whether the program lives: another one may take its token over once its
+        -- lease is over (see pgps_internal.free_token).
         return v_session.life_id = pgps_internal.noted_life() and not exists (
             select from pgps_internal.participant_session n
             where n.participant_id = v_session.participant_id and n.session_id > v_session.session_id);
@@ -64,15 +65,58 @@ $$;
 comment on function pgps._session_ended_at(bigint) is
 'When a session ended, at the latest; null when nothing has told of its end. For views: anybody may ask.';
 
-create or replace function pgps_internal.begin_session(role oid, token text, pid integer, backend_start timestamptz)
-returns bigint
+create or replace function pgps_internal.free_token(
+    participant_id bigint, pid integer, backend_start timestamptz, takes_over boolean
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lease interval := pgps_internal.setting('session_lease')::interval;
+    v_other pgps_internal.participant_session;
+    v_error text;
+begin
+    select s.* into v_other from pgps_internal.participant_session s
+    where s.participant_id = free_token.participant_id
+        and (s.pid is null or (s.pid, s.backend_start) is distinct from (free_token.pid, free_token.backend_start))
+        and pgps._session_lives(s.session_id)
+    order by s.pid is null, s.session_id desc limit 1;
+    if not found then
+        return;
+    end if;
+    select format('token "%s" of role %s is in use by ', p.token, p.role) into v_error
+    from pgps_internal.participant p where p.participant_id = free_token.participant_id;
+    if v_other.pid is not null then
+        raise exception '%process % since %', v_error, v_other.pid, v_other.began_at
+        using errcode = '55006', hint = 'Let that session end or call pgps.logoff() there, or use another token.';
+    end if;
+    -- A call of that session holds its row until the transaction ends. One that comes later finds used_at null.
+    update pgps_internal.participant_session s set used_at = null
+    where s.session_id = (select o.session_id from pgps_internal.participant_session o
+        where o.session_id = v_other.session_id
+            and (free_token.takes_over or o.used_at <= pgps_internal.clock() - v_lease)
+        for update skip locked);
+    if not found and not free_token.takes_over then
+        raise exception '%session % since %', v_error, v_other.session_id, v_other.began_at
+        using errcode = '55006', hint = format('It keeps the token until %s after its last call (setting '
+            'session_lease). If its program is gone: pgps.logon_session(token, take_over => true), or '
+            'pgps.logoff(%s).', v_lease, v_other.session_id);
+    end if;
+end
+$$;
+comment on function pgps_internal.free_token(bigint, integer, timestamptz, boolean) is
+'Takes a token from the session behind a pooler that has it, if its lease is over or takes_over is true. Errors: 55006
+when that session, or one of another backend, goes on.';
+
+create or replace function pgps_internal.begin_session(
+    role oid, token text, pid integer, backend_start timestamptz, takes_over boolean
+) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_life bigint := coalesce(pgps_internal.noted_life(), pgps_internal.note_life());
     v_participant bigint;
-    v_other pgps_internal.participant_session;
     v_session bigint;
 begin
     if begin_session.token is not null then
@@ -80,16 +124,8 @@ begin
         values (begin_session.role, begin_session.token) on conflict do nothing;
         select p.participant_id into v_participant from pgps_internal.participant p
         where p.role = begin_session.role and p.token = begin_session.token for update;
-        select s.* into v_other from pgps_internal.participant_session s
-        where s.participant_id = v_participant and s.pid is not null
-            and (s.pid, s.backend_start) is distinct from (begin_session.pid, begin_session.backend_start)
-            and pgps._session_lives(s.session_id)
-        order by s.session_id desc limit 1;
-        if found then
-            raise exception 'token "%" of role % is in use by process % since %', begin_session.token,
-                begin_session.role::regrole, v_other.pid, v_other.began_at
-            using errcode = '55006', hint = 'Let that session end or call pgps.logoff() there, or use another token.';
-        end if;
+        perform pgps_internal.free_token(v_participant, begin_session.pid, begin_session.backend_start,
+            begin_session.takes_over);
     else
         insert into pgps_internal.participant (role) values (begin_session.role)
         returning participant_id into v_participant;
@@ -100,14 +136,16 @@ begin
         union
         select max(s.session_id) from pgps_internal.participant_session s
         where s.pid = begin_session.pid and s.backend_start = begin_session.backend_start) l(session_id);
-    insert into pgps_internal.participant_session (session_id, participant_id, life_id, pid, backend_start, began_at)
-    values (v_session, v_participant, v_life, begin_session.pid, begin_session.backend_start, pgps_internal.clock());
+    insert into pgps_internal.participant_session (session_id, participant_id, life_id, pid, backend_start, began_at,
+        used_at)
+    values (v_session, v_participant, v_life, begin_session.pid, begin_session.backend_start, pgps_internal.clock(),
+        case when begin_session.pid is null then pgps_internal.clock() end);
     return v_session;
 end
 $$;
-comment on function pgps_internal.begin_session(oid, text, integer, timestamptz) is
+comment on function pgps_internal.begin_session(oid, text, integer, timestamptz, boolean) is
 'On the loopback connection: writes that a backend (null: none in particular) speaks for a role and a token; returns the
-number of the session. Errors: 55006.';
+number of the session. Errors: 55006, see pgps_internal.free_token.';
 
 create or replace function pgps_internal.wake_for(session_id bigint) returns void
 language plpgsql
@@ -179,8 +217,9 @@ begin
     if not log_on.is_pooled then
         select a.backend_start into v_start from pg_stat_get_activity(pg_backend_pid()) a;
     end if;
-    return pgps_internal.over_loopback_once(format('select pgps_internal.begin_session(%s, %L, %L, %L)',
-        v_role::oid, v_token, case when not log_on.is_pooled then pg_backend_pid() end, v_start));
+    return pgps_internal.over_loopback_once(format('select pgps_internal.begin_session(%s, %L, %L, %L, %L)',
+        v_role::oid, v_token, case when not log_on.is_pooled then pg_backend_pid() end, v_start,
+        coalesce((args ->> 'take_over')::boolean, false)));
 end
 $$;
 comment on function pgps_internal.log_on(name, jsonb, boolean) is
@@ -253,6 +292,36 @@ comment on function pgps_internal.speaker_of(name, jsonb) is
 'For whom the caller speaks, by the session in args or that of this backend. Errors: 55000 not logged on, 42501 the
 session of another role.';
 
+create or replace function pgps_internal.note_use(session_id bigint) returns void
+language plpgsql
+as $$
+begin
+    update pgps_internal.participant_session s set used_at = pgps_internal.clock()
+    where s.session_id = (select o.session_id from pgps_internal.participant_session o
+        where o.session_id = note_use.session_id
+            and o.used_at < pgps_internal.clock() - pgps_internal.setting('session_lease')::interval / 4
+        for update skip locked);
+end
+$$;
+comment on function pgps_internal.note_use(bigint) is
+'Notes that a session behind a pooler is used, unless that was done in the last quarter of its lease';
+
+create or replace function pgps_internal.require_own_snapshots() returns void
+language plpgsql stable
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'units of work cannot be sent or received in a % transaction',
+            current_setting('transaction_isolation')
+        using errcode = '25001',
+            hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would not show what '
+                'others have received meanwhile.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_own_snapshots() is
+'Raises 25001 unless each statement of the transaction has a snapshot of its own';
+
 create or replace function pgps_internal.speak(caller name, args jsonb) returns pgps_internal.speaker
 language plpgsql
 as $$
@@ -261,14 +330,7 @@ declare
     v_session bigint;
     v_seen bigint;
 begin
-    perform pg_stat_clear_snapshot();
-    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-        raise exception 'units of work cannot be sent or received in a % transaction',
-            current_setting('transaction_isolation')
-        using errcode = '25001',
-            hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would not show what '
-                'others have received meanwhile.';
-    end if;
+    perform pg_stat_clear_snapshot(), pgps_internal.require_own_snapshots();
     if pg_current_xact_id_if_assigned() is null then
         v_seen := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
     end if;
@@ -286,7 +348,13 @@ begin
         end if;
     end if;
     v_speaker := pgps_internal.speaker_of(caller, args);
-    perform from pgps_internal.participant_session s where s.session_id = v_speaker.session_id for update;
+    perform from pgps_internal.participant_session s
+    where s.session_id = v_speaker.session_id and (s.pid is not null or s.used_at is not null) for update;
+    if not found then
+        -- While this waited for the turn of the session, another one took its token over.
+        v_speaker := pgps_internal.speaker_of(caller, args);
+    end if;
+    perform pgps_internal.note_use(v_speaker.session_id);
     v_speaker.seen_no := v_seen;
     return v_speaker;
 end
@@ -294,41 +362,26 @@ $$;
 comment on function pgps_internal.speak(name, jsonb) is
 'As speaker_of, for a call that changes something: takes the turn of the session. Errors: also 25001.';
 
--- ---------------------------------------------------------------------------------------------------------------------
--- What a session has in hand
--- ---------------------------------------------------------------------------------------------------------------------
-
-create or replace function pgps_internal.hand_of(session_id bigint) returns pgps_internal.session_hand
-language plpgsql stable
-as $$
-declare
-    v_hand pgps_internal.session_hand;
-begin
-    select h.* into v_hand from pgps_internal.session_hand h where h.session_id = hand_of.session_id
-    order by h.version desc limit 1;
-    if not found then
-        v_hand := (0, hand_of.session_id, 0, '{}', '{}');
-    end if;
-    return v_hand;
-end
-$$;
-comment on function pgps_internal.hand_of(bigint) is 'The units that a session sends, and those that it holds';
-
-create or replace function pgps_internal.put_in_hand(
-    session_id bigint, sent bigint[] = '{}', held bigint[] = '{}', gone bigint[] = '{}'
-) returns void
+create or replace function pgps_internal.speak_for_sender(caller name, args jsonb) returns pgps_internal.speaker
 language plpgsql
 as $$
+declare
+    v_speaker pgps_internal.speaker;
 begin
-    insert into pgps_internal.session_hand (at_no, session_id, version, sent, held)
-    select nextval('pgps_internal.uow_no_seq'), put_in_hand.session_id, coalesce(h.version, 0) + 1,
-        array(select n from unnest(h.sent || put_in_hand.sent) n where n <> all (put_in_hand.gone)),
-        array(select n from unnest(h.held || put_in_hand.held) n where n <> all (put_in_hand.gone))
-    from (values (true)) x left join lateral (select h.* from pgps_internal.session_hand h
-        where h.session_id = put_in_hand.session_id order by h.version desc limit 1) h on true;
+    perform pg_stat_clear_snapshot(), pgps_internal.require_own_snapshots();
+    -- No session has the number 0, and no life.
+    select 0, p.participant_id, p.role, p.token, 0, null into v_speaker
+    from pgps_internal.unit u join pgps_internal.participant p on p.participant_id = u.sender_id
+    where u.unit_no = pgps_internal.number_in(args ->> 'uow_id', 'U') and u.is_uow;
+    if v_speaker.role <> quote_ident(caller)::regrole then
+        raise exception 'unit of work "%" is somebody else''s', args ->> 'uow_id' using errcode = '42501',
+            hint = 'A role may cancel what it has sent itself.';
+    end if;
+    return v_speaker;
 end
 $$;
-comment on function pgps_internal.put_in_hand(bigint, bigint[], bigint[], bigint[]) is
-'Writes what a session has in hand from now on: more that it sends or holds, less what is gone';
+comment on function pgps_internal.speak_for_sender(name, jsonb) is
+'Who has sent the unit in args, if that is the caller''s role, whichever of its sessions it was; null where there is no
+such unit. Errors: 42501, 25001.';
 
 grant execute on function pgps._session_lives(bigint), pgps._session_ended_at(bigint) to public;

@@ -329,12 +329,16 @@ begin
                 from pgps_internal.uow_transitions() t));
     end if;
     perform pgps_internal.check_user_status(args ->> 'user_status');
-    v_speaker := case when v_option in ('last', 'query') then pgps_internal.speaker_of(caller, args)
+    v_speaker := case when v_option = 'cancel' and (args ->> 'is_for_sender')::boolean
+            then pgps_internal.speak_for_sender(caller, args)
+        when v_option in ('last', 'query') then pgps_internal.speaker_of(caller, args)
         else pgps_internal.speak(caller, args) end;
     if args ->> 'conversation' is not null then
         v_conversation := (pgps_internal.find_conversation(args ->> 'conversation', v_speaker)).conversation_no;
     end if;
     if v_option in ('last', 'query') then
+        perform pgps_internal.note_use(v_speaker.session_id)
+        where args ->> 'session' is not null and current_setting('transaction_isolation') like 'read %';
         return array[pgps_internal.look_up_unit(v_speaker, v_option, args, v_conversation)];
     elsif v_option = 'setustatus' and args ->> 'user_status' is null then
         raise exception 'no user status is given' using errcode = '22023',
@@ -352,7 +356,7 @@ begin
     foreach v_unit in array v_units loop
         v_rows := v_rows || pgps_internal.apply_transition(v_speaker, v_option, v_unit, args ->> 'user_status');
     end loop;
-    if v_option <> 'setustatus' then
+    if v_option <> 'setustatus' and v_speaker.session_id <> 0 then
         perform pgps_internal.put_in_hand(v_speaker.session_id, gone => v_units);
     end if;
     return v_rows;

@@ -223,33 +223,6 @@ def test_who_sets_another_role_logs_on_again(
         one.sync("last")
 
 
-def test_sessions_by_number_for_poolers(
-    broker: psycopg.Connection, party: Callable[..., Party], role: Callable[..., str]
-) -> None:
-    one, two = party(), party()
-    session = value(one.connection, "select pgps.logon_session('worker')")
-    for connection in (one, two):
-        connection.call("register_service", *PARTS, session=session)
-    uow_id = two.send("x", to_service=SERVICE, session=session)["uow_id"]
-    assert one.sync("commit", uow_id, session=session)["status"] == "ACCEPTED"
-    assert two.text("new", session=session) == "x"
-    assert one.receive("any", session=session) is None
-    stranger = party(role=role("stranger"))
-    with pytest.raises(errors.InsufficientPrivilege):
-        stranger.sync("last", session=session)
-    # Nobody can tell whether its program lives: the next one with the token takes over, and it is fenced.
-    newer = value(two.connection, "select pgps.logon_session('worker')")
-    with pytest.raises(errors.ObjectNotInPrerequisiteState):
-        one.sync("commit", session=session)
-    two.call("register_service", *PARTS, session=newer)
-    row = two.receive("new", session=newer)
-    assert row is not None
-    assert row["attempts"] == 1
-    rows(one.connection, "select pgps.logoff(%s)", [newer])
-    with pytest.raises(errors.ObjectNotInPrerequisiteState):
-        two.sync("commit", session=newer)
-
-
 @pytest.mark.parametrize("token", ["", "x" * 256, "a\nb"])
 def test_bad_tokens(broker: psycopg.Connection, token: str) -> None:
     with pytest.raises(errors.InvalidParameterValue):
