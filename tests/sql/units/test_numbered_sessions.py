@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -121,7 +122,12 @@ def test_cancelling_touches_no_other_unit_and_no_session(
     behind_a_pooler, plain, nameless = party(), party("plain"), party()
     session = numbered(behind_a_pooler, "worker")
     nobody = connect(dsn=own_database)
-    for program, named in ((behind_a_pooler, {"session": session}), (plain, {}), (nameless, {})):
+    programs: list[tuple[Party, dict[str, Any]]] = [
+        (behind_a_pooler, {"session": session}),
+        (plain, {}),
+        (nameless, {}),
+    ]
+    for program, named in programs:
         done = program.send("1", to_service=SERVICE, option="commit", status_lifetime=1, **named)["uow_id"]
         making = program.send("2", to_service=SERVICE, **named)["uow_id"]
         assert rows(nobody, "select status from pgps.cancel_unit(%s)", [done]) == [("CANCELLED",)]
