@@ -47,6 +47,7 @@
 \ir code/types/advertise.sql
 \ir code/types/features.sql
 \ir code/types/rules.sql
+\ir code/types/moments.sql
 \ir code/types/generate.sql
 \ir code/types/left_behind.sql
 \ir code/types/rights.sql

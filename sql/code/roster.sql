@@ -32,6 +32,8 @@ as $roster$
     ('needs_feature', 'spool', 'needs_feature.type_id = pgps_internal.spool_type()'),
     ('needs_feature', 'relay', 'exists (select from pgps_internal.event_type t
         where t.type_id = needs_feature.type_id and t.name = ''pgps_uow'')'),
+    ('needs_feature', 'moment', 'exists (select from pgps_internal.composite_leaf l
+        where l.type_id = needs_feature.type_id and l.moment is not null)'),
     ('needs_feature', 'composite', 'exists (select from pgps_internal.composite_leaf l
         where l.type_id = needs_feature.type_id)'),
 

@@ -41,6 +41,8 @@ create table pgps_internal.composite_leaf (
     type_id integer not null references pgps_internal.event_type on delete cascade,
     subscription_id bigint not null unique,
     source text,
+    -- Events that a rule published at the other moment are left out; null: none are.
+    moment text,
     primary key (composite_id, leaf)
 );
 create index composite_leaf_type_idx on pgps_internal.composite_leaf (type_id);
@@ -145,13 +147,25 @@ create table pgps_internal.coupling_mark (
 ) partition by list (((row_id / 65536) % 4));
 create index coupling_mark_idx on pgps_internal.coupling_mark (xid, coupling, row_id desc);
 
+-- At which moment rules published the events of a transaction behind an id, where somebody asks for it: the newest row
+-- before an event counts; null: no rule did.
+create sequence pgps_internal.rule_moment_seq as bigint;
+create table pgps_internal.rule_moment (
+    row_id bigint not null default nextval('pgps_internal.rule_moment_seq'),
+    after_event bigint not null,
+    xid xid8 not null default pg_current_xact_id(),
+    type_id integer not null,
+    moment text
+) partition by list (((after_event / 65536) % 4));
+create index rule_moment_idx on pgps_internal.rule_moment (xid, type_id, row_id desc);
+
 do $$
 declare
     v_ledger text;
     v_slot integer;
 begin
     foreach v_ledger in array array['composite_step', 'composite_key', 'composite_open', 'composite_span',
-            'coupling_mark'] loop
+            'coupling_mark', 'rule_moment'] loop
         for v_slot in 0..3 loop
             execute format('create table pgps_internal.%I partition of pgps_internal.%I for values in (%s)',
                 v_ledger || '_' || v_slot, v_ledger, v_slot);

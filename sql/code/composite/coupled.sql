@@ -54,7 +54,8 @@ begin
         return null;
     end if;
     select t.type_id into v_type from pgps_internal.event_type t where t.log = tg_relid;
-    foreach v_coupling in array array['immediate', 'deferred'] loop
+    -- Deferred rules only note the events here. They come first: what immediate ones publish is behind these events.
+    foreach v_coupling in array array['deferred', 'immediate'] loop
         continue when not exists (select from pgps_internal.rules_about(array[v_type], v_coupling));
         v_mark := pgps_internal.coupling_mark_of(v_coupling);
         continue when v_mark.is_due and v_type = any (v_mark.type_ids);
@@ -169,8 +170,10 @@ as $$
                 from pgps_internal.event_type t where t.type_id = %4$s) v
             cross join lateral unnest(pgps_internal.composite_leaf_%1$s_%2$s(array(
                 select e.event from unnest(v.ids) with ordinality u(event_id, place)
-                join pgps_internal.events_%4$s(v.ids) e using (event_id) order by u.place))) p(place)$leaf$,
-            l.composite_id, l.leaf, c.owner, l.type_id), ' union all ' order by l.composite_id, l.leaf)
+                join pgps_internal.events_%4$s(v.ids) e using (event_id) order by u.place))) p(place)%5$s$leaf$,
+            l.composite_id, l.leaf, c.owner, l.type_id, case when l.moment is not null then format(
+                ' where pgps_internal.fits_moment(%L, %s, pg_current_xact_id(), v.ids[p.place])', l.moment,
+                l.type_id) else '' end), ' union all ' order by l.composite_id, l.leaf)
             from unnest(coupled_events.leaves) l join pgps_internal.composite c using (composite_id)),
         (select string_agg('l.' || quote_ident(a.name), ', ')
             from pgps_internal.attributes_of((coupled_events.event_type).endpoint) a),

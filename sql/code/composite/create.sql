@@ -190,7 +190,7 @@ declare
 begin
     for v_leaf in
         select l ->> 'type' as type, nullif(l ->> 'predicate', '') as predicate, nullif(l ->> 'source', '') as source,
-            o::integer - 1 as leaf
+            nullif(l ->> 'moment', '') as moment, o::integer - 1 as leaf
         from jsonb_array_elements((make_leaves.composite).parsed -> 'leaves') with ordinality x(l, o) order by o
     loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_leaf.type;
@@ -201,9 +201,16 @@ begin
             pgps_internal.clean_types(make_leaves.constant_types -> v_leaf.leaf), 'composite',
             (make_leaves.composite).scope, 0, 1, 'all')
         returning * into v_subscription;
-        insert into pgps_internal.composite_leaf (composite_id, leaf, type_id, subscription_id, source)
+        -- No rule publishes a composite event; its moments are its bounds.
+        if exists (select from pgps_internal.composite c where c.type_id = v_type.type_id) then
+            v_leaf.moment := null;
+        end if;
+        insert into pgps_internal.composite_leaf (composite_id, leaf, type_id, subscription_id, source, moment)
         values ((make_leaves.composite).composite_id, v_leaf.leaf, v_type.type_id, v_subscription.subscription_id,
-            v_leaf.source);
+            v_leaf.source, v_leaf.moment);
+        if v_leaf.moment is not null then
+            perform pgps_internal.tell_moments(v_type.type_id);
+        end if;
         perform pgps_internal.join_type(v_subscription, v_type, (make_leaves.composite).start);
         perform pgps_internal.add_feature(v_type.type_id, 'composite');
     end loop;

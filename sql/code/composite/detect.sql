@@ -104,7 +104,7 @@ as $$
                 and d.batch_id > greatest(w.after_batch, m.from_batch) and d.batch_id <= w.upto
             cross join lateral (select unnest(d.event_ids) union all
                 select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r) e(event_id)
-            where isempty(m.skip) or not e.event_id <@ m.skip
+            where (isempty(m.skip) or not e.event_id <@ m.skip)%7$s
             group by d.batch_id, e.event_id
         )
         select h.batch_id, h.event_id, h.composites, h.leaves, l.xid::text::bigint as xid,
@@ -128,7 +128,12 @@ as $$
         case when i.is_interval then format($query$
         left join pgps_internal.composite_span b on b.event_id = l.event_id and %s = %s$query$,
             pgps_internal.segment_of('b.event_id', 'composite_span'),
-            pgps_internal.segment_of('l.event_id', 'composite_span')) else '' end)
+            pgps_internal.segment_of('l.event_id', 'composite_span')) else '' end,
+        case when exists (select from pgps_internal.composite_leaf f
+                where f.type_id = (leaf_events.event_type).type_id and f.moment is not null)
+            then format(' and (f.moment is null or pgps_internal.fits_moment(f.moment, f.type_id, '
+                '(select x.xid from %s x where x.event_id = e.event_id), e.event_id))',
+                (leaf_events.event_type).log) else '' end)
     from (select pgps_internal.is_interval((leaf_events.event_type).endpoint) as is_interval) i
 $$;
 comment on function pgps_internal.leaf_events(pgps_internal.event_type) is

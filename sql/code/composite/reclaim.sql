@@ -9,7 +9,8 @@ as $$
 declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.composite_row_seq'), 0);
 begin
-    perform pgps_internal.reclaim_spans(), pgps_internal.reclaim_ledger('coupling_mark', m.newest, m.newest)
+    perform pgps_internal.reclaim_spans(), pgps_internal.reclaim_moments(),
+        pgps_internal.reclaim_ledger('coupling_mark', m.newest, m.newest)
     from (select coalesce(pg_sequence_last_value('pgps_internal.coupling_row_seq'), 0) as newest) m;
     if v_newest < 262144 or not pgps_internal.try_lock('pgps_internal.turn_of_detection', 'exclusive') then
         return 0;

@@ -81,7 +81,8 @@ begin
                     %2$s as pgps_time, %3$s
                 from pgps_entry.log_%4$s as %1$s where (%5$s
                 )) l
-            where ($4 is null or l.pgps_at >= $4) and ($5 is null or l.pgps_at <= $5)$query$,
+            where ($7 = '' or pgps._fits_moment($7, %4$s, l.pgps_xid, l.pgps_event_id))
+                and ($4 is null or l.pgps_at >= $4) and ($5 is null or l.pgps_at <= $5)$query$,
             pg_catalog.quote_ident(v_leaf ->> 'type'),
             case when v_type ->> 'time' is null then 'null::bigint'
                 else pg_catalog.format('case when isfinite(%1$I.%2$I) then (extract(epoch from %1$I.%2$I) '
@@ -92,7 +93,7 @@ begin
                 else 'null::bigint as pgps_starts, null::bigint as pgps_ends' end,
             v_type ->> 'type_id', coalesce(nullif(v_leaf ->> 'predicate', ''), 'true'))
         using v_place, v_leaf ->> 'type', _trial_events.known ->> 'broker', _trial_events.since, _trial_events.until,
-            _trial_events.basis into v_some;
+            _trial_events.basis, v_leaf ->> 'moment' into v_some;
         v_events := v_events || v_some;
     end loop;
     return v_events;

@@ -20,6 +20,7 @@ as $$
             ('reply_mark', 'mark_id', 16384),
         ('composite_step', 'row_id', 262144), ('composite_key', 'row_id', 262144),
         ('composite_open', 'row_id', 262144), ('composite_span', 'event_id', 65536),
+        ('rule_moment', 'after_event', 65536),
         ('coupling_mark', 'row_id', 65536),
         ('request', 'request_no', 4096), ('request_attempt', 'request_no', 4096), ('reply', 'request_no', 4096),
         ('reply_rows', 'request_no', 64), ('spool_state', 'batch_id', 4096), ('spool_mark', 'mark_id', 16384),

@@ -208,6 +208,8 @@ declare
     v_columns text;
     v_row text := pgps_internal.rule_row(rule_body.rule, '');
     v_null text := pgps_internal.rule_row(rule_body.rule, format('(null::%s).', (rule_body.rule).table_name));
+    v_tells boolean := exists (select from pgps_internal.feature f
+        where f.type_id = (rule_body.rule).type_id and f.name = 'moment');
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rule_body.rule).type_id;
     select string_agg(quote_ident(a.name), ', ') into v_columns
@@ -227,12 +229,15 @@ begin
             cross join lateral (select %s) as new cross join lateral (select %s) as old',
             pgps_internal.rule_row(rule_body.rule, '(pgps_n.pgps_row).'),
             pgps_internal.rule_row(rule_body.rule, '(pgps_o.pgps_row).')) end;
-    return format(E'#variable_conflict use_column\nbegin\n    insert into %s (%s)\n    select %s\n    from %s\n    '
-        'where (%s\n    );\n    return null;\nend',
+    return format(E'#variable_conflict use_column\nbegin\n%6$s    insert into %1$s (%2$s)\n    select %3$s\n    '
+        'from %4$s\n    where (%5$s\n    );\n%7$s    return null;\nend',
         v_type.endpoint, v_columns,
         (select string_agg(format(E'(%s\n)', x.expression), ', ' order by x.place)
             from unnest((rule_body.rule).attributes) with ordinality x(expression, place)),
-        v_source, coalesce((rule_body.rule).condition, 'true'));
+        v_source, coalesce((rule_body.rule).condition, 'true'),
+        case when v_tells then format(E'    perform pgps._mark_moment(%s, %L);\n', v_type.type_id,
+            (rule_body.rule).moment) else '' end,
+        case when v_tells then format(E'    perform pgps._mark_moment(%s, null);\n', v_type.type_id) else '' end);
 end
 $$;
 comment on function pgps_internal.rule_body(pgps_internal.rule, text) is

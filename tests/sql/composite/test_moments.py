@@ -93,3 +93,78 @@ def test_transactions_begin_and_end(broker: psycopg.Connection) -> None:
     ]
     type_id = value(broker, "select type_id from pgps_internal.event_type where name = 'first'")
     assert rows(broker, f"select id from pgps_entry.log_{type_id} order by id") == [(1,), (3,)]
+
+
+def test_events_of_rules_have_one_moment(broker: psycopg.Connection) -> None:
+    """One event type, published at both moments and by hand: before, within and behind the statements of rules."""
+    make_type(broker, "work", "id integer, v integer")
+    rows(broker, "create table public.works (id integer, v integer)")
+    call(broker, "create_rule", "wb", "public.works", "insert", "work", ["1", "null"], moment="begin")
+    names = {
+        "only_begin": "begin work",
+        "only_end": "end work",
+        "any_work": "work",
+        "pairs": "begin work x ; end work y",
+    }
+    for name, expression in names.items():
+        call(broker, "create_composite_event", name, expression)
+    # One rule is older than what asks for its moment, and one younger.
+    call(broker, "create_rule", "we", "public.works", "insert", "work", ["new.id", "new.v"], "new.v > 0")
+    with broker.transaction():
+        rows(broker, "insert into public.works values (7, 8), (9, 10)")
+        rows(broker, "insert into pgps_event.work values (11, 1)")
+        # The rule at the end publishes nothing here; what follows is nobody's.
+        rows(broker, "insert into public.works values (12, 0)")
+        rows(broker, "insert into pgps_event.work values (13, 1)")
+    dispatch(broker)
+    wanted = {
+        "only_begin": [("work 1",), ("work 11",), ("work 1",), ("work 13",)],
+        "only_end": [("work 7",), ("work 9",), ("work 11",), ("work 13",)],
+        "any_work": [("work 1",), ("work 7",), ("work 9",), ("work 11",), ("work 1",), ("work 13",)],
+        "pairs": [("work 1", "work 7"), ("work 1", "work 9"), ("work 1", "work 11"), ("work 1", "work 13")],
+    }
+    assert {name: found(broker, name) for name in wanted} == wanted
+    query = """
+        select array_agg(o -> 'constituents' -> 0 -> 'payload' ->> 'id' order by n)
+        from pgps.try_composite_event(%s) with ordinality t(o, n)"""
+    for name in ("only_begin", "only_end", "any_work"):
+        assert value(broker, query, [names[name]]) == [one.split()[1] for (one,) in wanted[name]]
+    call(broker, "drop_event_type", "pairs")
+    rows(broker, "select pgps_internal.drop_features()")
+    assert value(broker, "select count(*) from pgps_internal.feature where name = 'moment'") == 1
+    for name in ("only_begin", "only_end"):
+        call(broker, "drop_event_type", name)
+    rows(broker, "select pgps_internal.drop_features()")
+    noted = "select count(*) from pgps_internal.rule_moment"
+    before = value(broker, noted)
+    rows(broker, "insert into public.works values (14, 1)")
+    assert (value(broker, noted), before) == (before, 8)
+
+
+def test_coupled_rules_tell_moments(broker: psycopg.Connection) -> None:
+    """In the transaction of the publisher, also when a rule publishes the same type in consequence."""
+    make_type(broker, "work", "id integer")
+    rows(broker, "create table public.works (id integer); create table public.seen (name text, id integer)")
+    call(broker, "create_rule", "wb", "public.works", "insert", "work", ["1"], moment="begin")
+    call(broker, "create_rule", "we", "public.works", "insert", "work", ["new.id"])
+    rows(broker, """
+        create function public.note(id integer, name text) returns void language plpgsql as $$
+        begin
+            insert into public.seen values (name, id);
+            if name = 'immediate begin' and id = 1 then
+                insert into pgps_event.work values (100);
+            end if;
+        end $$""")  # fmt: skip
+    for moment in ("begin", "end"):
+        call(broker, "create_composite_event", f"at_{moment}", f"{moment} work x", attributes="id integer = x.id")
+        for coupling in ("immediate", "deferred"):
+            call(broker, "subscribe", f"{coupling}_{moment}", f"at_{moment}", coupling=coupling,
+                 execute=f"public.note(id, '{coupling} {moment}')")  # fmt: skip
+    rows(broker, "insert into public.works values (7), (8)")
+    seen = dict(rows(broker, "select name, array_agg(id order by id) from seen group by name"))
+    assert seen == {
+        "immediate begin": [1, 100],
+        "immediate end": [7, 8, 100],
+        "deferred begin": [1, 100],
+        "deferred end": [7, 8, 100],
+    }
