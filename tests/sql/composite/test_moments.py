@@ -117,7 +117,7 @@ def test_events_of_rules_have_one_moment(broker: psycopg.Connection) -> None:
         rows(broker, "insert into public.works values (12, 0)")
         rows(broker, "insert into pgps_event.work values (13, 1)")
     dispatch(broker)
-    wanted = {
+    wanted: dict[str, list[tuple[str, ...]]] = {
         "only_begin": [("work 1",), ("work 11",), ("work 1",), ("work 13",)],
         "only_end": [("work 7",), ("work 9",), ("work 11",), ("work 13",)],
         "any_work": [("work 1",), ("work 7",), ("work 9",), ("work 11",), ("work 1",), ("work 13",)],
@@ -128,7 +128,7 @@ def test_events_of_rules_have_one_moment(broker: psycopg.Connection) -> None:
         select array_agg(o -> 'constituents' -> 0 -> 'payload' ->> 'id' order by n)
         from pgps.try_composite_event(%s) with ordinality t(o, n)"""
     for name in ("only_begin", "only_end", "any_work"):
-        assert value(broker, query, [names[name]]) == [one.split()[1] for (one,) in wanted[name]]
+        assert value(broker, query, [names[name]]) == [one[0].split()[1] for one in wanted[name]]
     call(broker, "drop_event_type", "pairs")
     rows(broker, "select pgps_internal.drop_features()")
     assert value(broker, "select count(*) from pgps_internal.feature where name = 'moment'") == 1
@@ -161,7 +161,7 @@ def test_coupled_rules_tell_moments(broker: psycopg.Connection) -> None:
             call(broker, "subscribe", f"{coupling}_{moment}", f"at_{moment}", coupling=coupling,
                  execute=f"public.note(id, '{coupling} {moment}')")  # fmt: skip
     rows(broker, "insert into public.works values (7), (8)")
-    seen = dict(rows(broker, "select name, array_agg(id order by id) from seen group by name"))
+    seen: dict[str, list[int]] = dict(rows(broker, "select name, array_agg(id order by id) from seen group by 1"))
     assert seen == {
         "immediate begin": [1, 100],
         "immediate end": [7, 8, 100],
