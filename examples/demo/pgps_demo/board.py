@@ -38,6 +38,8 @@ class Board:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
+        if not self._live.console.is_terminal:  # where it leaves its last line open
+            self._live.console.line()
 
     def seconds(self) -> float:
         """Return for how many seconds it has been shown."""
