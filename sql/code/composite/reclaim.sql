@@ -1,6 +1,6 @@
 -- The ledgers of composite events: segments are truncated when what still counts in them has been written again.
 -- Locks: see log/reclaim.sql.
--- Writes: composite_key, composite_late, composite_open, composite_step; by name: composite_span, coupling_mark.
+-- Writes: composite_key, composite_late, composite_open, composite_step.
 
 create or replace function pgps_internal.reclaim_composites() returns bigint
 language plpgsql
@@ -9,7 +9,8 @@ as $$
 declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.composite_row_seq'), 0);
 begin
-    perform pgps_internal.reclaim_spans(), pgps_internal.reclaim_moments(),
+    -- The events of a statement, which a rule has marked, may lie in the next segment.
+    perform pgps_internal.reclaim_beside_logs('composite_span', 0), pgps_internal.reclaim_beside_logs('rule_moment', 1),
         pgps_internal.reclaim_ledger('coupling_mark', m.newest, m.newest)
     from (select coalesce(pg_sequence_last_value('pgps_internal.coupling_row_seq'), 0) as newest) m;
     if v_newest < 262144 or not pgps_internal.try_lock('pgps_internal.turn_of_detection', 'exclusive') then
@@ -23,27 +24,6 @@ end
 $$;
 comment on function pgps_internal.reclaim_composites() is
 'Truncates old segments of the ledgers of composite events; returns how many';
-
-create or replace function pgps_internal.reclaim_spans() returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_slot integer;
-    v_current integer := pgps_internal.log_segment(coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0));
-    v_segment regclass;
-begin
-    for v_slot in 0..3 loop
-        v_segment := format('pgps_internal.composite_span_%s', v_slot);
-        continue when v_slot = v_current or pg_relation_size(v_segment) = 0 or not pgps_internal.try_lock(v_segment);
-        if not pgps_internal.logs_use(v_slot) then
-            execute format('truncate only %s', v_segment);
-        end if;
-    end loop;
-end
-$$;
-comment on function pgps_internal.reclaim_spans() is
-'Truncates the segments of beginnings and ends whose events are in no log any more';
 
 create or replace function pgps_internal.carry_over_steps(segment regclass) returns void
 language plpgsql

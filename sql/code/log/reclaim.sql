@@ -207,6 +207,29 @@ comment on function pgps_internal.logs_use(integer) is
 'True while the segment of this number has events in any log: their statements are in the same one of the control
 queue';
 
+create or replace function pgps_internal.reclaim_beside_logs(ledger text, further integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot integer;
+    v_current integer := pgps_internal.log_segment(coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0));
+    v_segment regclass;
+begin
+    for v_slot in 0..3 loop
+        v_segment := format('pgps_internal.%I', format('%s_%s', reclaim_beside_logs.ledger, v_slot));
+        continue when v_slot = v_current or pg_relation_size(v_segment) = 0 or not pgps_internal.try_lock(v_segment);
+        if not exists (select from generate_series(v_slot, v_slot + reclaim_beside_logs.further) n
+            where pgps_internal.logs_use(n % 4)) then
+            execute format('truncate only %s', v_segment);
+        end if;
+    end loop;
+end
+$$;
+comment on function pgps_internal.reclaim_beside_logs(text, integer) is
+'Truncates the segments of a ledger about events that are in no log any more; further: how many segments behind its own
+the events may lie in, too';
+
 create or replace function pgps_internal.control_is_past(segment regclass) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp

@@ -2,7 +2,7 @@
 -- is noted for event types alone of which a composite event names the moment (the feature moment): before the INSERT of
 -- a rule which moment it is, and none behind it.
 -- Locks: share row exclusive on rule while rules are written again.
--- Writes: rule_moment; by name: the segments of rule_moment.
+-- Writes: rule_moment.
 
 create or replace function pgps._mark_moment(type_id integer, moment text) returns void
 language plpgsql security definer
@@ -70,27 +70,5 @@ end
 $$;
 comment on function pgps_internal.tell_moments(integer) is
 'Has the rules of an event type note their moments from the commit of this transaction on';
-
-create or replace function pgps_internal.reclaim_moments() returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_slot integer;
-    v_current integer := pgps_internal.log_segment(coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0));
-    v_segment regclass;
-begin
-    for v_slot in 0..3 loop
-        v_segment := format('pgps_internal.rule_moment_%s', v_slot);
-        continue when v_slot = v_current or pg_relation_size(v_segment) = 0 or not pgps_internal.try_lock(v_segment);
-        -- The events of a statement may lie in the next segment.
-        if not pgps_internal.logs_use(v_slot) and not pgps_internal.logs_use((v_slot + 1) % 4) then
-            execute format('truncate only %s', v_segment);
-        end if;
-    end loop;
-end
-$$;
-comment on function pgps_internal.reclaim_moments() is
-'Truncates the segments of moments whose events are in no log any more';
 
 grant execute on function pgps._mark_moment(integer, text), pgps._fits_moment(text, integer, xid8, bigint) to public;
