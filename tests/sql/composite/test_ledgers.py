@@ -55,3 +55,23 @@ def test_a_part_that_a_new_filter_splits_closes_for_each_by_itself(
         player.dispatch()
     names = [[name for _, name in parts] for _, _, _, parts in player.found("it")]
     assert names == [["a1", "b2", "c1"], ["a1", "b1", "d1"]]
+
+
+def test_what_is_kept_beside_an_event_goes_with_the_segments_of_the_logs(connect: Connect, own_database: str) -> None:
+    broker = connect(dsn=own_database)
+    make_type(broker, "a", "k text")
+    call(broker, "subscribe", "reader", "a")
+    publish(broker, "a", "first")
+    said = "insert into pgps_internal.rule_moment (after_event, type_id, moment) select %s, type_id, 'begin'"
+    rows(broker, f"{said} from pgps_internal.event_type where name = 'a'", [1])
+    rows(broker, f"{said} from pgps_internal.event_type where name = 'a'", [3 * 65_536])
+    left = "select array_agg(after_event / 65536 order by 1) from pgps_internal.rule_moment"
+    rows(broker, "select setval('pgps_internal.event_id_seq', %s)", [2 * 65_536])
+    rows(broker, "select pgps.reclaim()")
+    # The event of the first still waits in segment 0, which the marks of segment 3 may be about, too.
+    assert value(broker, left) == [0, 3]
+    rows(broker, "select from pgps.take('reader')")
+    publish(broker, "a", "second")
+    rows(broker, "select pgps.reclaim()")
+    rows(broker, "select pgps.reclaim()")
+    assert value(broker, left) is None
