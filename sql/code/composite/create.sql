@@ -255,8 +255,8 @@ begin
     where c.type_id = (drop_composites_of.event_type).type_id;
     if found then
         perform pgps_internal.hold_composite(v_composite.composite_id);
-        perform pgps_internal.drop_subscription(l.subscription_id) from pgps_internal.composite_leaf l
-        where l.composite_id = v_composite.composite_id;
+        perform pgps_internal.drop_subscription(s.subscription_id) from pgps_internal.subscription s
+        where s.kind = 'composite' and s.name ^@ format('composite*%s*', v_composite.composite_id);
         perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace
             and p.proname ~ format('^composite_(test_%1$s_\d+|leaf_%1$s_\d+|make_%1$s)$', v_composite.composite_id);

@@ -2,7 +2,7 @@
 -- evaluated as a set, with the rights of the composite event's owner; a detection whose attributes raise goes to the
 -- exception queue, and the others go on.
 -- Locks: those of a publication.
--- Writes: composite, composite_span, failure; by name: the log of a type, its events kept aside.
+-- Writes: composite, composite_span, failure, subscription; by name: the log of a type, its events kept aside.
 
 create or replace function pgps_internal.publish_found(detections jsonb) returns bigint
 language plpgsql
@@ -132,6 +132,32 @@ $$;
 comment on function pgps_internal.insert_found(pgps_internal.composite, pgps_internal.event_type, jsonb) is
 'Puts detections into the log of their type, as one publication of the composite event''s owner';
 
+create or replace function pgps_internal.failing_subscription(composite pgps_internal.composite) returns bigint
+language plpgsql
+as $$
+declare
+    v_id bigint;
+begin
+    select l.subscription_id into v_id from pgps_internal.composite_leaf l
+    where l.composite_id = (failing_subscription.composite).composite_id order by l.leaf limit 1;
+    if found then
+        return v_id;
+    end if;
+    -- What the clock alone makes happen has no leaf, and so no subscription until it needs one: this is in no class.
+    insert into pgps_internal.subscription as s (name, owner, event_type, is_pattern, environment, kind, scope,
+        priority, max_attempts, handler)
+    select format('composite*%s*0', c.composite_id), c.owner, t.name, false, c.environment, 'composite', 'local', 0, 1,
+        'all'
+    from (select (failing_subscription.composite).*) c join pgps_internal.event_type t using (type_id)
+    on conflict (name) do update set name = s.name
+    returning s.subscription_id into v_id;
+    return v_id;
+end
+$$;
+comment on function pgps_internal.failing_subscription(pgps_internal.composite) is
+'The hidden subscription in whose name the detections of a composite event fail: that of its first leaf, or one that is
+made for this';
+
 create or replace function pgps_internal.fail_found(
     composite pgps_internal.composite, event_type pgps_internal.event_type, item jsonb, sqlstate text, error text
 ) returns void
@@ -148,10 +174,8 @@ begin
     using v_id, (fail_found.composite).owner, fail_found.item;
     insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error,
         failed_at, due_at)
-    select l.subscription_id, (fail_found.event_type).type_id, v_id, 'callback', 'failed', 1, fail_found.sqlstate,
-        fail_found.error, pgps_internal.clock(), pgps_internal.clock()
-    from pgps_internal.composite_leaf l
-    where l.composite_id = (fail_found.composite).composite_id order by l.leaf limit 1;
+    values (pgps_internal.failing_subscription(fail_found.composite), (fail_found.event_type).type_id, v_id, 'callback',
+        'failed', 1, fail_found.sqlstate, fail_found.error, pgps_internal.clock(), pgps_internal.clock());
     update pgps_internal.composite c set last_error = format('%s (in the attributes)', fail_found.error)
     where c.composite_id = (fail_found.composite).composite_id
         and c.last_error is distinct from format('%s (in the attributes)', fail_found.error);
@@ -173,7 +197,7 @@ begin
         select jsonb_build_array(jsonb_build_object('starts', pgps_internal.microseconds(k.starts_at),
             'ends', pgps_internal.microseconds(k.ends_at), 'detected', pgps_internal.microseconds(k.detected_at),
             'constituents', k.constituents, 'bound', (
-                select jsonb_object_agg(b.name, b.value) filter (where b.value is not null)
+                select coalesce(jsonb_object_agg(b.name, b.value) filter (where b.value is not null), '{}')
                 from (
                     select a ->> 'name' as name, case when (a ->> 'many')::boolean
                         then coalesce(jsonb_agg(p.part -> 'payload' order by p.place)

@@ -197,6 +197,27 @@ def test_a_detection_that_failed_is_tried_again(
     assert rows(broker, f"{query} from pgps.receive('all')") == [("2", "-3", 4)]
 
 
+def test_a_tick_whose_attributes_raise_is_tried_again(broker: psycopg.Connection, clock: Clock) -> None:
+    """What the clock alone makes happen has no leaf, in whose name it would fail; a function that is gone raises."""
+    clock.set("2026-03-01 12:00:00.5+00")
+    make = "create function public.stamp(text) returns text language sql as 'select $1'"
+    rows(broker, make)
+    create(broker, "every('1 s')", attributes="made text = public.stamp('now')")
+    create(broker, "every('1 s')", "other", auditable=True)
+    rows(broker, "drop function public.stamp(text)")
+    rows(broker, "select pgps.dispatch()")
+    clock.advance("2 seconds")
+    for _ in range(2):
+        rows(broker, "select pgps.dispatch()")
+    assert rows(broker, "select sqlstate from pgps_queue.it_exception") == [("42883",), ("42883",)]
+    assert value(broker, "select count(*) from pgps_queue.other_in") == 2
+    rows(broker, make)
+    assert call(broker, "retry_exception", "it") == 2
+    assert rows(broker, "select made from pgps_queue.it_in") == [("now",), ("now",)]
+    call(broker, "drop_event_type", "it", True)
+    assert rows(broker, "select name from pgps_internal.subscription") == []
+
+
 def test_a_condition_that_raises_is_no_candidate_and_is_told(broker: psycopg.Connection) -> None:
     create(broker, "count a ; count b", filter="b.n / a.n > 1")
     rows(broker, "insert into pgps_event.count values (0), (5)")
