@@ -50,7 +50,7 @@
 \ir code/types/moments.sql
 \ir code/types/generate.sql
 \ir code/types/left_behind.sql
-\ir code/types/rights.sql
+\ir code/types/policies.sql
 \ir code/types/used_names.sql
 \ir code/types/renames.sql
 
@@ -108,10 +108,12 @@
 -- dispatch: Cutting the log into batches, and waking who has to.
 \ir code/dispatch/epochs.sql
 \ir code/dispatch/windows.sql
+\ir code/dispatch/producer_numbers.sql
 \ir code/dispatch/dispatch.sql
 \ir code/dispatch/set_aside.sql
-\ir code/dispatch/mended_types.sql
+\ir code/dispatch/resumed_types.sql
 \ir code/dispatch/write_part_ids.sql
+\ir code/dispatch/leader.sql
 \ir code/dispatch/wake.sql
 \ir code/dispatch/reclaim.sql
 

@@ -70,7 +70,7 @@ GROUPS = {
         "views/metrics",
     ],
     "Active rules": ["types/rules"],
-    "Policies": ["types/rights"],
+    "Policies": ["types/policies"],
     "Links": ["links/links", "links/identity", "links/resync", "views/trace"],
     "Clients": ["clients/clients", "clients/registrations", "clients/events", "clients/direct"],
     "Requests and replies": ["clients/requests", "clients/replies", "clients/cancel"],

@@ -42,8 +42,8 @@ _SETTINGS = {"synchronous_commit": "off"}
 class Leading(Enum):
     """The dispatcher that leads is always in one of these modes, until it is interrupted or has lost the lead.
 
-    Publishers read in pgps_internal.wake_seq (sql/code/dispatch/wake.sql) in which mode the leader is. After the commit
-    of an event, either the leader will look again by itself, or a NOTIFY is on its way to it.
+    Publishers read in pgps_internal.wake_seq (sql/code/dispatch/leader.sql) in which mode the leader is. After the
+    commit of an event, either the leader will look again by itself, or a NOTIFY is on its way to it.
     """
 
     AWAKE = "It looks again and again; publishers are spared the NOTIFY."

@@ -212,6 +212,81 @@ comment on function pgps_internal.note_broken(pgps_internal.event_type, text, te
 
 
 
+create or replace function pgps_internal.in_no_batch(last pgps_internal.batch, current pg_snapshot)
+returns setof pgps_internal.control
+language plpgsql stable rows 100
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query select w.* from pgps_internal.waiting(in_no_batch.last, in_no_batch.current) w;
+    if exists (select from pgps_internal.set_aside s where s.batch_id is null) then
+        return query
+        select c.* from pgps_internal.set_aside s cross join lateral unnest(s.xids) x(xid)
+            join pgps_internal.control c on c.xid = x.xid and c.type_id = s.type_id
+        where s.batch_id is null and int8multirange(int8range(c.lo, c.hi, '[]')) && s.ranges;
+    end if;
+end
+$$;
+comment on function pgps_internal.in_no_batch(pgps_internal.batch, pg_snapshot) is
+'Control rows whose events are in no batch up to last: those of pgps_internal.waiting, and what is set aside';
+
+create or replace function pgps_internal.ids_aside(type_id integer) returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_log regclass;
+    v_ids int8multirange;
+begin
+    if not exists (select from pgps_internal.set_aside s
+        where s.type_id = ids_aside.type_id and s.batch_id is null) then
+        return '{}';
+    end if;
+    -- Not with the generated code of the type, which may be what fails.
+    select t.log into v_log from pgps_internal.event_type t where t.type_id = ids_aside.type_id;
+    execute format('select range_agg(int8range(l.event_id, l.event_id, ''[]''))
+        from pgps_internal.set_aside s cross join lateral unnest(s.ranges) r
+            join %s l on l.event_id >= lower(r) and l.event_id < upper(r) and l.xid = any (s.xids)
+        where s.type_id = $1 and s.batch_id is null', v_log) using ids_aside.type_id into v_ids;
+    return coalesce(v_ids, '{}');
+end
+$$;
+comment on function pgps_internal.ids_aside(integer) is 'The ids of events of a type that are set aside and wait';
+
+create or replace function pgps_internal.needed_aside(type_id integer, segment regclass, low bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ranges int8multirange;
+    v_needed boolean;
+begin
+    -- What was set aside is in a later batch than the snapshots of batches say.
+    select range_agg(r) into v_ranges from pgps_internal.set_aside s, unnest(s.ranges) r
+    where s.type_id = needed_aside.type_id and (s.batch_id is null or s.batch_id > needed_aside.low);
+    if v_ranges is null then
+        return false;
+    end if;
+    execute format('select exists (select from %s l where l.event_id <@ $1)', needed_aside.segment)
+        using v_ranges into v_needed;
+    return v_needed;
+end
+$$;
+comment on function pgps_internal.needed_aside(integer, regclass, bigint) is
+'True when a segment of a log has events that are set aside, or were, and came into a batch after low';
+
+create or replace function pgps_internal.sweep_aside() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from pgps_internal.set_aside s
+    where s.batch_id is not null and s.batch_id <= pgps_internal.kept_batch(s.type_id);
+end
+$$;
+comment on function pgps_internal.sweep_aside() is
+'Forgets what was set aside and has been dispatched, when everybody is past that batch';
+
 create or replace function pgps.broken_types()
 returns table (event_type text, sqlstate text, error text, hint text, failed_at timestamptz, events bigint)
 language plpgsql stable security definer

@@ -131,7 +131,7 @@ begin
     execute format('create index on pgps_internal.%I (pgps_published_at)', v_name || '_audit');
     update pgps_internal.event_type t set log = v_log::regclass where t.type_id = (build_log.event_type).type_id
         returning * into v_type;
-    -- SELECT on the endpoint is the right to read events; policies restrict it further (see rights.sql).
+    -- SELECT on the endpoint is the right to read events; policies restrict it further (see policies.sql).
     for v_relation in select r from pgps_internal.guarded(v_type) r loop
         execute format('grant select on %s to public', v_relation);
         execute format('alter table %s enable row level security', v_relation);

@@ -1,0 +1,55 @@
+-- Numbers that producers give to their events, and what is published twice under one of them.
+-- Locks: those of dispatch.sql.
+-- Writes: producer.
+
+create or replace function pgps_internal.drop_repeats(
+    batch_id bigint, type_id integer, part_ids int8multirange, xids xid8[], out ids int8multirange, out events bigint
+) returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_log regclass := (select t.log from pgps_internal.event_type t where t.type_id = drop_repeats.type_id);
+    v_publishers regrole[] := array(select distinct c.publisher from pgps_internal.control c
+        where c.xid = any (drop_repeats.xids) and c.type_id = drop_repeats.type_id);
+    v_repeats int8multirange;
+begin
+    execute format($sql$
+        with numbered as materialized (
+            select l.event_id, p.publisher, l._producer as producer, l._producer_seq as number,
+                row_number() over (partition by p.publisher, l._producer, l._producer_seq order by l.event_id) as place
+            from %s l
+            -- Common case: all events have one publisher. Looking up the statement of each event would cost half as
+            -- much again.
+            cross join lateral (select coalesce($4, (%s)) as publisher) p
+            where l.event_id between lower($1) and upper($1) - 1 and l.event_id <@ $1
+                and l._producer is not null and l._producer_seq is not null
+        ),
+        known as materialized (
+            select n.publisher, n.producer, k.taken
+            from (select distinct n.publisher, n.producer from numbered n) n
+            cross join lateral (select k.taken from pgps_internal.producer k
+                where k.type_id = $2 and k.producer = n.producer and k.publisher = n.publisher
+                    order by k.batch_id desc limit 1) k
+        ),
+        added as (
+            insert into pgps_internal.producer (batch_id, type_id, publisher, producer, taken)
+            select $3, $2, n.publisher, n.producer,
+                coalesce(min(k.taken::text)::int8multirange,
+                    '{}') + range_agg(int8range(n.number, nullif(n.number, 9223372036854775807), '[]'))
+            from numbered n left join known k using (publisher, producer)
+            group by n.publisher, n.producer
+        )
+        select coalesce(range_agg(int8range(n.event_id, n.event_id, '[]')), '{}')
+        from numbered n left join known k using (publisher, producer)
+        where n.place > 1 or n.number <@ k.taken$sql$, v_log, pgps_internal.statement_of('c.publisher', '$2'))
+    using drop_repeats.part_ids, drop_repeats.type_id, drop_repeats.batch_id,
+        case when cardinality(v_publishers) = 1 then v_publishers[1] end into v_repeats;
+    drop_repeats.ids := drop_repeats.part_ids - v_repeats;
+    drop_repeats.events := (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(drop_repeats.ids) r);
+end
+$$;
+comment on function pgps_internal.drop_repeats(bigint, integer, int8multirange, xid8[]) is
+'Drops events whose (producer, number) their publisher has used before, and records the new numbers as one multirange a
+producer: contiguous numbers cost nothing, and gaps and any order are handled correctly (a high-water mark would lose
+good events)';
