@@ -2,8 +2,9 @@
 -- with the INSERT (decision 11).
 -- NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only when the dispatcher has said in the
 -- last five seconds that it sleeps (leader.sql). A dispatcher that starts, or falls asleep, looks until all
--- transactions that run then have ended. PostgreSQL sends the notification when the transaction commits, and never if it does not. A
--- transaction that has sent one could not be prepared: where that is possible, pgps._ring() is called instead.
+-- transactions that run then have ended. PostgreSQL sends the notification when the transaction commits, and never if
+-- it does not. A transaction that has sent one could not be prepared: where that is possible, pgps._ring() is called
+-- instead.
 -- Locks: row exclusive on the log's and the control queue's current segment until the transaction ends.
 -- Writes: control; by name: the log of a type.
 
