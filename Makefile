@@ -13,7 +13,7 @@ FIXED := --randomly-seed=1 --hypothesis-seed=1
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all package soak storm kills lint format generate bench field clean
+.PHONY: help setup demo check test test-all package soak storm kills lint format generate bench field profile clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -74,6 +74,20 @@ field: ## measure beside other systems, which are fetched by name; ARGS='--only 
 	@tools/setup.sh dev,demo
 	@tools/setup.sh bench
 	@$(BIN)/python -m bench.field $(ARGS)
+
+# make profile NAME: what follows upon the target is its argument, not another target.
+ifeq (profile,$(firstword $(MAKECMDGOALS)))
+PATHS := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+ifneq (,$(PATHS))
+.PHONY: $(PATHS)
+$(PATHS): profile ; @:
+endif
+endif
+
+profile: ## draw flame graphs of server and worker: make profile publish; bulk, dispatch, receive, hop; ARGS='--seconds N'
+	@tools/setup.sh dev,demo
+	@tools/setup.sh profile
+	@$(BIN)/python -m bench.profile $(PATHS) $(ARGS)
 
 clean: ## remove what was made here: environment, caches, builds
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

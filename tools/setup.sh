@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing: PostgreSQL with PL/Python 3, PgBouncer, Chromium, Prometheus and venv from Debian, for Spark Java and the JDBC driver, Python packages into .venv.
+# Installs what is missing: PostgreSQL with PL/Python 3, PgBouncer, Chromium, Prometheus and venv from Debian, for Spark
+# Java and the JDBC driver, for profiles linux-perf, Python packages into .venv.
 # Run again it does nothing but look.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -78,6 +79,9 @@ install_packages() {
     case ",$extras," in *,dev,*)
         if ! command -v chromium >/dev/null; then apt_install chromium; fi
         if ! command -v promtool >/dev/null; then apt_install prometheus; fi ;;
+    esac
+    case ",$extras," in *,profile,*)
+        if ! command -v perf >/dev/null; then apt_install linux-perf; fi ;;
     esac
 }
 
