@@ -183,5 +183,9 @@ begin
 end
 $$;
 
+-- Over how many more links a neighbour's filter may be passed on; null: an older broker has not said so, and it goes as
+-- far as one of this broker.
+alter table pgps_internal.wanted add column reach integer;
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

@@ -120,3 +120,37 @@ def test_a_filter_is_said_to_be_in_force_behind_the_batch_that_was_being_matched
         publish(a.admin, "tick", 2)
         settle([a, b], links)
         assert received(b, "all") == [("a", 2)]
+
+
+def test_a_filter_that_is_withdrawn_does_not_go_round_in_a_ring(brokers: Brokers) -> None:
+    # Each broker wants everything of all others in turn, so that each way round is in use; each then wants the filter
+    # of the first because the one before it does.
+    ring = brokers(5)
+    for broker in ring:
+        make_type(broker.admin, "tick")
+    with linked(list(zip(ring, ring[1:] + ring[:1], strict=True))) as links:
+        for place, broker in enumerate(ring):
+            call(broker.admin, "subscribe", "own", "tick", filter=f"n % 5 = {place}", scope="global")
+        call(ring[0].admin, "subscribe", "short", "tick", filter="n = 77", scope="global")
+        settle(ring, links, rounds=200)
+        holders = "select count(*) from pgps_internal.wanted w join pgps_internal.link_filter f using (key)"
+        holders += " where f.filter = 'n = 77'"
+        assert all(value(broker.admin, holders) for broker in ring)
+        call(ring[0].admin, "unsubscribe", "short")
+        settle(ring, links, rounds=200)
+        assert [value(broker.admin, holders) for broker in ring] == [0] * 5
+        publish(ring[2].admin, "tick", 77, 78)
+        settle(ring, links)
+        assert [received(broker, "own") for broker in ring] == [[], [], [("c", 77)], [("c", 78)], []]
+
+
+def test_a_filter_may_travel_as_far_as_there_are_brokers(brokers: Brokers) -> None:
+    (a,) = brokers(1)
+    assert value(a.admin, "select pgps_internal.farthest()") == 16
+    with a.admin.transaction(force_rollback=True):
+        rows(
+            a.admin,
+            "insert into pgps_internal.origin (broker_id, epoch, name)"
+            " select gen_random_uuid(), 1, n::text from generate_series(1, 70) n",
+        )
+        assert value(a.admin, "select pgps_internal.farthest()") == 128

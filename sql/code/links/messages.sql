@@ -120,10 +120,11 @@ begin
     lock table only pgps_internal.batch in row exclusive mode;
     v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types,
         v_filter.environment, false, false);
-    insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id, told)
-    values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_key, v_class, v_told)
+    insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id, told, reach)
+    values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_key, v_class, v_told,
+        (hear_sub.body ->> 'reach')::integer)
     on conflict on constraint wanted_pkey do update set key = excluded.key, class_id = excluded.class_id,
-        told = excluded.told, gone_batch = null;
+        told = excluded.told, reach = excluded.reach, gone_batch = null;
     update pgps_internal.attached a set keep = a.keep || v_key,
         missing = array_remove(a.missing, hear_sub.body ->> 'key')
     where a.neighbour_id = (hear_sub.neighbour).neighbour_id and not a.is_live

@@ -142,28 +142,50 @@ comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
 'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead
 through the neighbour; the types its role may receive';
 
+create or replace function pgps_internal.farthest() returns integer
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- The next power of two, so that a broker that joins changes the number for hardly any filter. Who subscribes has
+    -- heard of each broker on the way to an origin, since each is an origin itself.
+    select greatest(16, 1 << length(ltrim(count(*)::integer::bit(30)::text, '0'))) from pgps_internal.origin
+$$;
+comment on function pgps_internal.farthest() is
+'Over how many links a filter of this broker may travel: at least as many as there are brokers';
+
 drop function if exists pgps_internal.link_filters_for(pgps_internal.neighbour);
-create or replace function pgps_internal.link_filters_for(
+drop function if exists pgps_internal.link_filters_for(pgps_internal.neighbour, pgps_internal.interest[]);
+create function pgps_internal.link_filters_for(
     neighbour pgps_internal.neighbour, interests pgps_internal.interest[]
-) returns table (key text, type_id integer)
+) returns table (key text, type_id integer, reach integer)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
+declare
+    v_farthest integer := pgps_internal.farthest();
 begin
+    -- A filter is passed on over one link less than it came with. Neighbours do not say for which origins they want
+    -- it, so in a ring each broker may want a filter because the one before it does, long after the last subscription
+    -- has gone: it ends when its reach does. Who subscribes begins with the whole reach.
     return query
     with desired as materialized (
-        select distinct i.key, i.type_id
+        select i.key, i.type_id, max(case when i.neighbour_id is null then v_farthest
+            else coalesce(w.reach, v_farthest) - 1 end) as reach
         from unnest(link_filters_for.interests) i
         join pgps_internal.origin o using (origin_id)
+        left join pgps_internal.wanted w on w.neighbour_id = i.neighbour_id and w.key = i.key and w.gone_batch is null
         where o.parent = (link_filters_for.neighbour).neighbour_id
+        group by i.key, i.type_id
+        having max(case when i.neighbour_id is null then v_farthest else coalesce(w.reach, v_farthest) - 1 end) > 0
     )
-    select d.key, d.type_id from desired d
+    select d.key, d.type_id, d.reach from desired d
     where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key);
 end
 $$;
 comment on function pgps_internal.link_filters_for(pgps_internal.neighbour, pgps_internal.interest[]) is
-'The filters that a neighbour should have from here: wanted, and not implied by another one';
+'The filters that a neighbour should have from here: wanted, and not implied by another one; and over how many links,
+the one to the neighbour included, each may travel';
 
 create or replace function pgps_internal.answer_again(origin_id integer, key text) returns void
 language plpgsql

@@ -54,6 +54,7 @@ begin
     union all
     -- A new number each time that it is told, so that what is said of it from before it was withdrawn is ignored.
     select 'sub', f.key, coalesce(t.value, jsonb_build_object('told', pgps_internal.last_sent(v_id) + 1))
+        || jsonb_build_object('reach', f.reach)
     from filters f
     left join pgps_internal.told t on t.neighbour_id = v_id and t.kind = 'sub' and t.key = f.key
         and not t.value ? 'is_stale'
