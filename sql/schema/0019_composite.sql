@@ -133,7 +133,8 @@ create index coupled_rule_type_idx on pgps_internal.coupled_rule (type_id);
 
 -- How far the rules are in a transaction that publishes for them: the newest row counts. before: the event id before
 -- the first of its events; done: up to which its events have been taken; type_ids: what it has published; depth: how
--- many rules deep; is_due: rules are to run before it commits.
+-- many rules deep; is_due: rules are to run before it commits; numbered: some of its events have producers' numbers, so
+-- repeats are looked for.
 create sequence pgps_internal.coupling_row_seq as bigint;
 create table pgps_internal.coupling_mark (
     row_id bigint not null default nextval('pgps_internal.coupling_row_seq'),
@@ -143,7 +144,8 @@ create table pgps_internal.coupling_mark (
     done bigint not null,
     type_ids integer[] not null,
     depth integer not null,
-    is_due boolean not null
+    is_due boolean not null,
+    numbered boolean not null
 ) partition by list (((row_id / 65536) % 4));
 create index coupling_mark_idx on pgps_internal.coupling_mark (xid, coupling, row_id desc);
 

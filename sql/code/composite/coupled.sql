@@ -46,10 +46,12 @@ declare
     v_before bigint;
     v_type integer;
     v_coupling text;
+    v_numbered boolean;
     v_mark pgps_internal.coupling_mark;
 begin
     -- What came over a link is of another transaction, which has committed.
-    select min(n.event_id) - 1 into v_before from pgps_new n where n.pgps_origin_event is null;
+    select min(n.event_id) - 1, bool_or(n._producer_seq is not null) into v_before, v_numbered
+    from pgps_new n where n.pgps_origin_event is null;
     if v_before is null then
         return null;
     end if;
@@ -58,12 +60,13 @@ begin
     foreach v_coupling in array array['deferred', 'immediate'] loop
         continue when not exists (select from pgps_internal.rules_about(array[v_type], v_coupling));
         v_mark := pgps_internal.coupling_mark_of(v_coupling);
-        continue when v_mark.is_due and v_type = any (v_mark.type_ids);
-        insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due)
+        continue when v_mark.is_due and v_type = any (v_mark.type_ids) and (v_mark.numbered or not v_numbered);
+        insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due, numbered)
         values (v_coupling, coalesce(v_mark.before, v_before), coalesce(v_mark.done, v_before),
             case when v_mark.is_due then v_mark.type_ids else '{}' end || v_type,
             -- Outside of all triggers no rule runs, whatever a savepoint has left behind.
-            case when pg_trigger_depth() = 1 then 0 else coalesce(v_mark.depth, 0) end, v_coupling = 'deferred')
+            case when pg_trigger_depth() = 1 then 0 else coalesce(v_mark.depth, 0) end, v_coupling = 'deferred',
+            v_numbered or coalesce(v_mark.numbered, false))
         returning * into v_mark;
         if v_coupling = 'immediate' then
             perform pgps_internal.run_rules(v_mark);
@@ -128,32 +131,98 @@ begin
             'administrator raise the limit: select pgps.configure(''coupling_depth'', …)';
     end if;
     v_found := pgps_internal.detect_coupled(run_rules.mark, v_rules, v_done);
-    insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due)
-    values ((run_rules.mark).coupling, (run_rules.mark).before, v_done, '{}', v_depth, false);
+    insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due, numbered)
+    values ((run_rules.mark).coupling, (run_rules.mark).before, v_done, '{}', v_depth, false,
+        (run_rules.mark).numbered);
     foreach v_rule in array v_rules loop
         perform pgps_internal.run_rule(v_rule, run_rules.mark, v_found, v_done);
     end loop;
     v_after := pgps_internal.coupling_mark_of((run_rules.mark).coupling);
     if not v_after.is_due then
-        insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due)
-        values (v_after.coupling, v_after.before, v_after.done, '{}', (run_rules.mark).depth, false);
+        insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due, numbered)
+        values (v_after.coupling, v_after.before, v_after.done, '{}', (run_rules.mark).depth, false, v_after.numbered);
     end if;
 end
 $$;
 comment on function pgps_internal.run_rules(pgps_internal.coupling_mark) is
 'Runs the rules about what the transaction has published since the last run, by priority; what they raise aborts it';
 
+create or replace function pgps_internal.without_repeats(type_id integer, ids bigint[]) returns bigint[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp set enable_seqscan = off
+as $$
+declare
+    v_log regclass := (select t.log from pgps_internal.event_type t where t.type_id = without_repeats.type_id);
+    v_ids bigint[];
+begin
+    -- One statement, since its snapshot tells what has been dispatched, with its numbers in the ledger, from what still
+    -- waits, with its numbers in the log. What others have committed comes before what this transaction publishes.
+    execute format($sql$
+        with span as materialized (
+            select min(s.lo) as lo from (
+                select c.lo from pgps_internal.control c where c.xid = pg_current_xact_id() and c.type_id = $1
+                union all
+                select w.lo from pgps_internal.waiting(pgps_internal.last_batch(), pgps_internal.committed_now()) w
+                where w.type_id = $1) s
+        ),
+        asked as materialized (
+            select min(x._producer_seq) as low, max(x._producer_seq) as high,
+                array_agg(distinct x._producer) as producers
+            from %1$s x where x.event_id = any ($2)
+        ),
+        numbered as materialized (
+            select l.*, p.publisher, row_number() over (partition by p.publisher, l.producer, l.number
+                order by l.is_own, l.event_id) as place
+            from asked a
+            cross join lateral (select x.event_id, x.xid, x.xid = pg_current_xact_id() as is_own,
+                    x._producer as producer, x._producer_seq as number
+                from %1$s x where x.event_id >= (select s.lo from span s) and x._producer = any (a.producers)
+                    and x._producer_seq between a.low and a.high offset 0) l
+            cross join lateral (%2$s) p
+        ),
+        known as materialized (
+            select n.publisher, n.producer, k.taken
+            from (select distinct n.publisher, n.producer from numbered n) n
+            cross join lateral (select k.taken from pgps_internal.producer k
+                where k.type_id = $1 and k.producer = n.producer and k.publisher = n.publisher
+                order by k.batch_id desc limit 1) k
+        )
+        select array(select i from unnest($2) i except
+            select n.event_id from numbered n left join known k using (publisher, producer)
+            where n.place > 1 or n.number <@ k.taken order by 1)$sql$, v_log,
+        pgps_internal.statement_of('c.publisher', '$1'))
+    using without_repeats.type_id, without_repeats.ids into v_ids;
+    return v_ids;
+end
+$$;
+comment on function pgps_internal.without_repeats(integer, bigint[]) is
+'Of events that this transaction has published those, by their ids, whose (producer, number) their publisher has not
+used before, in this transaction or in one that has committed: the rest will be dropped by dispatch (drop_repeats)';
+
+create or replace function pgps_internal.coupled_ids(
+    event_type pgps_internal.event_type, bounds text, numbered boolean
+) returns text
+language sql stable
+as $$
+    -- Events without a number cost nothing more.
+    select format(case when coupled_ids.numbered then 'pgps_internal.without_repeats(%2$s, %1$s)' else '%1$s' end,
+        format('array(select l.event_id from %1$s l where %2$s and l.xid = pg_current_xact_id()
+            and l.pgps_origin_event is null order by l.event_id)', (coupled_ids.event_type).log, coupled_ids.bounds),
+        (coupled_ids.event_type).type_id)
+$$;
+comment on function pgps_internal.coupled_ids(pgps_internal.event_type, text, boolean) is
+'The text of an array: the ids of events of a type that this transaction has published, numbered: without repeats;
+bounds: a condition on l.event_id';
+
+drop function if exists pgps_internal.coupled_events(pgps_internal.event_type, pgps_internal.composite_leaf[]);
 create or replace function pgps_internal.coupled_events(
-    event_type pgps_internal.event_type, leaves pgps_internal.composite_leaf[]
+    event_type pgps_internal.event_type, leaves pgps_internal.composite_leaf[], numbered boolean
 ) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select format($query$
-        with ids as materialized (
-            select array(select l.event_id from %1$s l where l.event_id > $1 and l.xid = pg_current_xact_id()
-                and l.pgps_origin_event is null order by l.event_id) as ids
-        ),
+        with ids as materialized (select %5$s as ids),
         hit as materialized (%2$s)
         select l.event_id, h.composites, h.leaves, l.xid::text::bigint as xid,
             pgps_internal.microseconds(c.published_at) as published,
@@ -177,10 +246,12 @@ as $$
             from unnest(coupled_events.leaves) l join pgps_internal.composite c using (composite_id)),
         (select string_agg('l.' || quote_ident(a.name), ', ')
             from pgps_internal.attributes_of((coupled_events.event_type).endpoint) a),
-        pgps_internal.statement_of('c.published_at, c.client_id', (coupled_events.event_type).type_id::text))
+        pgps_internal.statement_of('c.published_at, c.client_id', (coupled_events.event_type).type_id::text),
+        pgps_internal.coupled_ids(coupled_events.event_type, 'l.event_id > $1', coupled_events.numbered))
 $$;
-comment on function pgps_internal.coupled_events(pgps_internal.event_type, pgps_internal.composite_leaf[]) is
-'The query that reads the events of a type that this transaction has published behind an id, for leaves';
+comment on function pgps_internal.coupled_events(pgps_internal.event_type, pgps_internal.composite_leaf[], boolean) is
+'The query that reads the events of a type that this transaction has published behind an id, for leaves; numbered: some
+of the transaction''s events have producers'' numbers, so repeats are left out';
 
 create or replace function pgps_internal.detector_job(composite pgps_internal.composite) returns jsonb
 language sql stable
@@ -212,7 +283,7 @@ as $$
         'broker', (select p.broker from pgps_internal.progress p),
         'composites', (select jsonb_agg(pgps_internal.detector_job(c.c) order by c.composite_id) from c),
         'types', (select jsonb_agg(jsonb_build_object('type', t.name,
-                'query', pgps_internal.coupled_events(t, l.leaves)) order by t.type_id)
+                'query', pgps_internal.coupled_events(t, l.leaves, (detect_coupled.mark).numbered)) order by t.type_id)
             from (select l.type_id, array_agg(l order by l.composite_id, l.leaf) as leaves
                 from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id) l
             join pgps_internal.event_type t using (type_id)))::text) end
@@ -271,8 +342,8 @@ begin
         v_items := run_rule.detections -> v_composite.composite_id::text;
         v_events := pgps_internal.found_events(v_composite, v_type);
     else
-        execute format('select array(select l.event_id from %s l where l.event_id > $1 and l.event_id <= $2
-            and l.xid = pg_current_xact_id() and l.pgps_origin_event is null order by l.event_id)', v_type.log)
+        execute 'select ' || pgps_internal.coupled_ids(v_type, 'l.event_id > $1 and l.event_id <= $2',
+            (run_rule.mark).numbered)
         using (run_rule.mark).done, run_rule.done into v_ids;
         v_ids := pgps_internal.visible_ids(v_type, v_subscription.owner, v_ids);
         v_events := format('array(select e.event from unnest($2) with ordinality u(event_id, place)

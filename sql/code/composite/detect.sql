@@ -32,7 +32,7 @@ declare
 begin
     -- The clock is read first: what is committed later was not there when it showed this time, or is found waiting.
     return least(v_now, (select min(w.published_at)
-        from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w));
+        from pgps_internal.waiting(pgps_internal.last_batch(), pgps_internal.committed_now()) w));
 end
 $$;
 comment on function pgps_internal.all_before() is

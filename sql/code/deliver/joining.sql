@@ -15,7 +15,7 @@ declare
     v_ids int8multirange;
 begin
     select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
-    from pgps_internal.waiting(waiting_ids.last, pg_current_snapshot()) w
+    from pgps_internal.waiting(waiting_ids.last, pgps_internal.committed_now()) w
         where w.type_id = (waiting_ids.event_type).type_id;
     if v_xids is not null then
         execute format('select c.ids from pgps_internal.part_ids_%s($1, $2) c', (waiting_ids.event_type).type_id)

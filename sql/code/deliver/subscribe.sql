@@ -257,11 +257,11 @@ f(price, symbol), SQL over the attributes; null = external (pgps.receive). prior
 commits from now on), earliest, or an event id: that event and what comes after it in delivery order. max_attempts:
 tries before the exception queue. handler: all, any = competing consumers, null = as the type says. coupling: detached =
 the callback runs in a transaction of its own; immediate and deferred = in the publisher''s, at the end of the statement
-or before the commit, over the events of that transaction alone (of a composite event: those it is made of); what it
-raises aborts the publisher. Needs SELECT on the type; for immediate and deferred the event types'' owner, or
-pgps_admin, and a lock on their logs for which publishers wait. Errors: 42704, 42710 exists, 42501, 55000 not
-advertised, 22023, 0A000 coupled to a composite event of composite events, and PostgreSQL''s own for filter and
-callback.';
+or before the commit, over the events of that transaction alone (of a composite event: those it is made of), where an
+event of immediate visibility has a transaction of its own; what it raises aborts the publisher. Needs SELECT on the
+type; for immediate and deferred the event types'' owner, or pgps_admin, and a lock on their logs for which publishers
+wait. Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, 0A000 coupled to a composite event of composite
+events, and PostgreSQL''s own for filter and callback.';
 
 create or replace function pgps_internal.given_callback(args jsonb) returns jsonb
 language plpgsql

@@ -27,6 +27,26 @@ end;
 comment on function pgps_internal.is_dispatched(xid8, bigint, pgps_internal.batch) is
 'True when the events of transaction xid are in a batch up to last';
 
+create or replace function pgps_internal.committed_now() returns pg_snapshot
+language plpgsql stable
+as $$
+declare
+    v_now pg_snapshot := pg_current_snapshot();
+    v_own xid8 := pg_current_xact_id_if_assigned();
+begin
+    if v_own is null or v_own >= pg_snapshot_xmax(v_now) then
+        return v_now;
+    end if;
+    -- A snapshot does not list the transaction that takes it. As soon as a later one has ended, this one would count as
+    -- ended, too: what it has published would be dispatched, and what it publishes afterwards never.
+    return (select format('%s:%s:%s', pg_snapshot_xmin(v_now), pg_snapshot_xmax(v_now),
+        string_agg(x.xid::text, ',' order by x.xid))
+        from (select pg_snapshot_xip(v_now) as xid union all select v_own) x)::pg_snapshot;
+end
+$$;
+comment on function pgps_internal.committed_now() is
+'The current snapshot, in which this transaction is in progress like any other';
+
 create or replace function pgps_internal.waiting(last pgps_internal.batch, current pg_snapshot)
 returns setof pgps_internal.control
 language plpgsql stable rows 100
@@ -95,7 +115,7 @@ returns pgps_internal.batch_window
 language plpgsql
 as $$
 declare
-    v_current pg_snapshot := case when (next_window.last).upto is null then pg_current_snapshot()
+    v_current pg_snapshot := case when (next_window.last).upto is null then pgps_internal.committed_now()
         else (next_window.last).snapshot end;
     v_before pg_snapshot := coalesce((next_window.last).snapshot, '1:1:');
     v_events bigint;

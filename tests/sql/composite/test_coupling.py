@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.fix_broker import call, make_type, refused, rows, value
+from tests.fix_broker import call, make_type, receive, refused, rows, value
 from tests.fix_db import Connect
 
 
@@ -188,6 +188,101 @@ def test_the_end_of_a_transaction_is_an_event_for_deferred_rules(broker: psycopg
         debit(broker, 3, kind="credit")
     with pytest.raises(psycopg.errors.CheckViolation, match="refused: 4"):
         debit(broker, 4)
+
+
+class Numbered:
+    """Immediate and deferred rules on credits and on pairs, told of events that have producers' numbers."""
+
+    def __init__(self, broker: psycopg.Connection) -> None:
+        self.broker = broker
+        pair(broker, context="chronicle", max_open=100)
+        call(broker, "subscribe", "all", "credit")
+        for coupling in ("deferred", "immediate"):
+            told_as = f"public.tell('{coupling} ' || "
+            call(broker, "subscribe", f"plain_{coupling}", "credit", execute=told_as + "amount)", coupling=coupling)
+            call(broker, "subscribe", f"pair_{coupling}", "pair", execute=told_as + "amounts)", coupling=coupling)
+
+    def say(self, kind: str, amount: int, *numbers: int, by: psycopg.Connection | None = None) -> None:
+        values = ", ".join(f"('A', {amount}, 'p', {number})" for number in numbers)
+        insert = f"insert into pgps_event.{kind} (account, amount, _producer, _producer_seq) values {values}"
+        rows(by or self.broker, insert)
+
+    def heard(self) -> list[str]:
+        """Return what both kinds of rules were told, which is the same."""
+        found = [what.split() for what in told(self.broker)]
+        each = {coupling: [what for who, what in found if who == coupling] for coupling in ("immediate", "deferred")}
+        assert each["immediate"] == each["deferred"]
+        return each["deferred"]
+
+
+def test_repeats_of_a_producer_fire_no_rule(broker: psycopg.Connection) -> None:
+    rules = Numbered(broker)
+    # In one statement and in several of one transaction; a number that was rolled back is free.
+    with broker.transaction():
+        debit(broker, 9, account="B")
+        rules.say("debit", 1, 1, 1)
+        rules.say("debit", 2, 1)
+        with broker.transaction(force_rollback=True):
+            rules.say("credit", 3, 1)
+        rules.say("credit", 4, 1, 1)
+        rules.say("credit", 5, 1)
+        debit(broker, 9, account="B")
+    assert rules.heard() == ["4", "1+4"]
+    # In a later transaction, before and after dispatch; numbers that are new go through, in any order.
+    for _ in range(2):
+        with broker.transaction():
+            rules.say("debit", 6, 1)
+            rules.say("credit", 7, 1)
+        assert rules.heard() == []
+        rows(broker, "select pgps.dispatch()")
+    with broker.transaction():
+        rules.say("debit", 1, 7, 1, 5)
+        rules.say("credit", 2, 1, 7, 3)
+    assert rules.heard() == ["2", "2", "1+2", "1+2"]
+    # What the rules saw is what dispatch keeps.
+    rows(broker, "select pgps.dispatch()")
+    assert [payload["amount"] for payload in receive(broker, "all")] == [4, 2, 2]
+
+
+def test_rules_know_repeats_of_other_transactions_and_ways(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    rules = Numbered(broker)
+    # A transaction that commits after the dispatch of later events waits still.
+    with connect(dsn=own_database) as other, other.transaction():
+        rules.say("credit", 8, 8, by=other)
+        rows(broker, "select pgps.dispatch()")
+    assert rules.heard() == ["8"]
+    for _ in range(2):
+        rules.say("credit", 8, 8)
+        assert rules.heard() == []
+        rows(broker, "select pgps.dispatch()")
+    # pgps.publish takes numbers of the same producer; other producers and events without a number are others.
+    for wanted in (["9"], []):
+        for _ in range(2):
+            payload = '{"account": "A", "amount": 9}'
+            call(broker, "publish", "credit", payload, producer="p", producer_seq=9)
+        assert rules.heard() == wanted
+        rules.say("credit", 9, 9)
+        assert rules.heard() == []
+    rows(broker, "insert into pgps_event.credit (account, amount, _producer, _producer_seq) values ('A', 1, 'q', 9)")
+    debit(broker, 2, 2, kind="credit")
+    assert rules.heard() == ["1", "2", "2"]
+    rows(broker, "select pgps.dispatch()")
+    assert [payload["amount"] for payload in receive(broker, "all")] == [8, 9, 1, 2, 2]
+
+
+def test_an_immediate_event_is_a_transaction_of_its_own_for_rules(broker: psycopg.Connection) -> None:
+    pair(broker)
+    for coupling in ("deferred", "immediate"):
+        told_as = f"public.tell('{coupling} ' || "
+        call(broker, "subscribe", f"plain_{coupling}", "credit", execute=told_as + "amount)", coupling=coupling)
+        call(broker, "subscribe", f"pair_{coupling}", "pair", execute=told_as + "amounts)", coupling=coupling)
+    with broker.transaction(force_rollback=True):
+        for kind in ("debit", "credit"):
+            call(broker, "publish", kind, '{"account": "A", "amount": 3}', "immediate")
+    # The rules ran with the event, which is out; a pair would be of two transactions.
+    assert told(broker) == ["immediate 3", "deferred 3"]
 
 
 def test_what_cannot_be_a_rule_in_a_transaction_is_refused(

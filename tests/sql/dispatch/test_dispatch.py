@@ -51,6 +51,36 @@ def test_max_events_cuts_between_transactions(broker: psycopg.Connection, opened
             rows(broker, "select pgps.dispatch(%s)", [wrong])
 
 
+def test_a_transaction_that_dispatches_loses_nothing_that_it_publishes(
+    broker: psycopg.Connection, opened: Open
+) -> None:
+    """Its id is below that of one that has ended meanwhile, so that a snapshot alone would take it for ended, too."""
+    later = opened()
+    with broker.transaction():
+        publish(broker, "tick", 1)
+        value(later, "select pg_current_xact_id()")
+        assert value(broker, "select pgps.dispatch()") == 0
+        publish(later, "tick", 2)
+        assert value(broker, "select pgps.dispatch()") == 1
+        publish(broker, "tick", 3)
+    assert value(broker, "select pgps.dispatch()") == 2
+    assert numbers(broker, "s") == [2, 1, 3]
+
+
+def test_a_subscription_gets_what_its_transaction_published_before(broker: psycopg.Connection) -> None:
+    """It commits from now on, whether or not a savepoint was rolled back in between."""
+    for name, inner in (("plain", False), ("after_savepoint", True)):
+        with broker.transaction():
+            publish(broker, "tick", 4)
+            if inner:
+                with broker.transaction(force_rollback=True):
+                    publish(broker, "tick", 9)
+            call(broker, "subscribe", name, "tick")
+            publish(broker, "tick", 5)
+        rows(broker, "select pgps.dispatch()")
+        assert numbers(broker, name) == [4, 5]
+
+
 def test_a_dispatch_of_all_ends_though_events_keep_coming(broker: psycopg.Connection) -> None:
     """A filter that publishes, in a transaction of its own, makes the next batch while one is matched."""
     rows(
