@@ -221,8 +221,10 @@
 \ir code/units/queue.sql
 \ir code/units/receive.sql
 \ir code/units/syncpoint.sql
+\ir code/units/read_only.sql
 \ir code/units/relay.sql
 \ir code/units/relay_in.sql
+\ir code/units/service_calls.sql
 \ir code/units/calls.sql
 \ir code/units/reclaim.sql
 \ir code/units/views.sql

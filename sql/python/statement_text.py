@@ -243,12 +243,12 @@ def grant(reader: StatementReader) -> dict[str, Any]:
 
 
 def grant_service(reader: StatementReader) -> dict[str, Any]:
-    """Return privilege, service (class, server and service, as they are written) and roles."""
+    """Return privilege, service (class, server and service, which the functions fold) and roles."""
     granted = reader.one_of("grant", "revoke") == "grant"
     privilege = reader.one_of("send", "serve")
     reader.expect("on", "service")
     place = reader.peek()
-    service = [part.strip('"') for part in reader.bare().split("/")]
+    service = reader.bare().split("/")
     if len(service) != 3:
         raise reader.refuse(place)
     reader.expect("to" if granted else "from")

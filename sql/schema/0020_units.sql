@@ -69,7 +69,9 @@ create unlogged table pgps_internal.participant_session (
     backend_start timestamptz,
     began_at timestamptz not null,
     -- Behind a pooler: when it was used, at the latest a quarter of its lease ago; null: its token was taken over.
-    used_at timestamptz
+    used_at timestamptz,
+    -- Tells in a read-only transaction, which runs no trigger, whose session it is: its role alone can read it.
+    secret uuid not null default pg_catalog.gen_random_uuid()
 );
 create index participant_session_participant_idx on pgps_internal.participant_session (participant_id, session_id);
 create index participant_session_pid_idx on pgps_internal.participant_session (pid, session_id);
@@ -236,7 +238,9 @@ create unlogged table pgps_internal.unit_count (
     ended bigint not null,
     life_id bigint not null,
     next_end timestamptz,
-    is_settled boolean not null
+    is_settled boolean not null,
+    -- Transactions that had begun units and were open.
+    open text[] not null
 );
 create index unit_count_idx on pgps_internal.unit_count (service_id, at_no desc);
 create sequence pgps_internal.units_begun_0 as bigint minvalue 0 start 0;

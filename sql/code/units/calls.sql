@@ -1,5 +1,5 @@
--- The public functions of services and units of work. They set the search_path once: what each call runs in this room
--- sets none of its own, since that took a tenth of the time.
+-- The public functions of sessions and units of work. Those that send, receive and call SYNCPOINT set the search_path
+-- once: what each call runs in this room sets none of its own, since that took a tenth of the time.
 -- Locks: see the functions that they call.
 -- Writes: pgps_entry.unit_calls.
 
@@ -50,85 +50,6 @@ begin
 end
 $$;
 comment on view pgps_entry.unit_calls is 'The way in of the functions about units of work; see pgps._call';
-
-create or replace function pgps.create_service(
-    class text, server text, service text, store text = null, lifetime interval = null,
-    status_lifetime integer = null, max_uows integer = null, max_messages_in_uow integer = null,
-    max_message_bytes integer = null, deferred boolean = null
-) returns void
-language sql
-begin atomic
-    select pgps._call('create_service', jsonb_build_object(
-        'class', create_service.class, 'server', create_service.server, 'service', create_service.service,
-        'store', create_service.store, 'lifetime', create_service.lifetime,
-        'status_lifetime', create_service.status_lifetime, 'max_uows', create_service.max_uows,
-        'max_messages_in_uow', create_service.max_messages_in_uow,
-        'max_message_bytes', create_service.max_message_bytes, 'deferred', create_service.deferred));
-end;
-comment on function pgps.create_service(text, text, text, text, interval, integer, integer, integer, integer,
-    boolean) is
-'Creates a service, class/server/service, of 40 bytes each at most. store: broker (its units of work survive restarts)
-or off; lifetime: how long they may take until they are processed; status_lifetime: for how many lifetimes, 0 to 254,
-their status is kept when they are over; max_uows: how many may be active, 0 for none; max_messages_in_uow,
-max_message_bytes; deferred: may be sent to while nobody serves it. Null: as the broker''s settings say (uow_…). Needs
-pgps_admin. Errors: 42710 exists, 22023, 42602, 42501.';
-
-create or replace function pgps.alter_service(
-    class text, server text, service text, store text = null, lifetime interval = null,
-    status_lifetime integer = null, max_uows integer = null, max_messages_in_uow integer = null,
-    max_message_bytes integer = null, deferred boolean = null, reset text[] = null
-) returns void
-language sql
-begin atomic
-    select pgps._call('alter_service', jsonb_build_object(
-        'class', alter_service.class, 'server', alter_service.server, 'service', alter_service.service,
-        'store', alter_service.store, 'lifetime', alter_service.lifetime,
-        'status_lifetime', alter_service.status_lifetime, 'max_uows', alter_service.max_uows,
-        'max_messages_in_uow', alter_service.max_messages_in_uow,
-        'max_message_bytes', alter_service.max_message_bytes, 'deferred', alter_service.deferred,
-        'reset', alter_service.reset));
-end;
-comment on function pgps.alter_service(text, text, text, text, interval, integer, integer, integer, integer,
-    boolean, text[]) is
-'Changes a service, for units of work that are sent from now on. Null leaves an attribute as it is; the names in reset
-go back to the broker''s settings. Locks the service until the transaction ends. Needs pgps_admin. Errors: 42704
-unknown service, 22023, 42501.';
-
-create or replace function pgps.drop_service(class text, server text, service text) returns void
-language sql
-begin atomic
-    select pgps._call('drop_service', jsonb_build_object(
-        'class', drop_service.class, 'server', drop_service.server, 'service', drop_service.service));
-end;
-comment on function pgps.drop_service(text, text, text) is
-'Drops a service, with its conversations; units of work that are under way in them are DISCARDED. Needs pgps_admin.
-Errors: 42704 unknown service, 42501.';
-
-create or replace function pgps.grant_service(
-    class text, server text, service text, privilege text, role name
-) returns void
-language sql
-begin atomic
-    select pgps._call('grant_service', jsonb_build_object(
-        'class', grant_service.class, 'server', grant_service.server, 'service', grant_service.service,
-        'privilege', grant_service.privilege, 'role', grant_service.role));
-end;
-comment on function pgps.grant_service(text, text, text, text, name) is
-'Lets a role, or public, send to a service (privilege send) or serve it (serve). Needs pgps_admin. Errors: 42704
-unknown service or role, 22023 unknown privilege, 42501.';
-
-create or replace function pgps.revoke_service(
-    class text, server text, service text, privilege text, role name
-) returns void
-language sql
-begin atomic
-    select pgps._call('revoke_service', jsonb_build_object(
-        'class', revoke_service.class, 'server', revoke_service.server, 'service', revoke_service.service,
-        'privilege', revoke_service.privilege, 'role', revoke_service.role));
-end;
-comment on function pgps.revoke_service(text, text, text, text, name) is
-'Takes back what pgps.grant_service gave: what is sent or received from then on is refused. Needs pgps_admin. Errors:
-42704 unknown service or role, 22023 unknown privilege, 42501.';
 
 create or replace function pgps.logon(token text = null) returns void
 language sql
@@ -231,6 +152,9 @@ as $$
 declare
     v_rows pgps.received_message[];
 begin
+    if pg_catalog.current_setting('transaction_read_only') = 'on' then
+        perform pgps._refuse_read_only();
+    end if;
     insert into pgps_entry.unit_calls (verb, args, message)
     values ('send', pg_catalog.jsonb_build_object(
         'conversation', $2, 'to_service', $3, 'option', $4, 'store', $5, 'lifetime', $6,
@@ -252,7 +176,8 @@ status_lifetime: 0 as the service says, 1 to 254 times the lifetime, 255 none. u
 is there when it is committed and this transaction is. Commit locks the conversation until the transaction ends.
 Errors: 42704 unknown service or conversation, 42501 no right to send, or the conversation of somebody else, 54000 a
 limit, 55000 not logged on, conversation ended or of the other kind, service not registered and not deferred, no
-persistent store or no token, 22004 message null, 22023, 25001.';
+persistent store or no token, 22004 message null, 22023; 25006 in a read-only transaction; 25001 in a repeatable read or
+serializable one, which may only send in new conversations, with option commit or msg.';
 
 create or replace function pgps.receive_message(
     conversation text = 'any', option text = 'any', class text = null, server text = null, service text = null,
@@ -265,6 +190,9 @@ as $$
 declare
     v_rows pgps.received_message[];
 begin
+    if pg_catalog.current_setting('transaction_read_only') = 'on' then
+        perform pgps._refuse_read_only();
+    end if;
     insert into pgps_entry.unit_calls (verb, args)
     values ('receive', pg_catalog.jsonb_build_object(
         'conversation', $1, 'option', $2, 'class', $3, 'server', $4, 'service', $5, 'user_status', $6,
@@ -287,7 +215,7 @@ is there that nobody else is receiving. status: RECV_NONE, RECV_FIRST, RECV_MIDD
 with code 00740301 says that the unit of work has been received to its end, so that SYNCPOINT is due. Locks the unit
 until the transaction ends; by id, waits for that. Errors: 55000 not logged on, new without a service registered, 42704
 unknown service or conversation, 42501 the conversation of somebody else, 54000 user status too long, 22023 unknown
-option, 25001.';
+option, 25001 in a repeatable read or serializable transaction, 25006 in a read-only one.';
 
 create or replace function pgps.syncpoint(
     option text, uow_id text = null, conversation text = null, user_status text = null, session bigint = null
@@ -299,10 +227,19 @@ as $$
 declare
     v_rows pgps.received_message[];
 begin
-    insert into pgps_entry.unit_calls (verb, args)
-    values ('syncpoint', pg_catalog.jsonb_build_object(
-        'option', $1, 'uow_id', $2, 'conversation', $3, 'user_status', $4, 'session', $5))
-    returning result into v_rows;
+    if pg_catalog.current_setting('transaction_read_only') = 'on' then
+        if pg_catalog.lower($1) not in ('last', 'query') then
+            perform pgps._refuse_read_only();
+        end if;
+        v_rows := pgps._look_up_unit(
+            (select o.secret from pgps_entry.own_sessions o where o.session_id = coalesce($5, pgps._my_session())),
+            pg_catalog.jsonb_build_object('option', $1, 'uow_id', $2, 'conversation', $3, 'session', $5));
+    else
+        insert into pgps_entry.unit_calls (verb, args)
+        values ('syncpoint', pg_catalog.jsonb_build_object(
+            'option', $1, 'uow_id', $2, 'conversation', $3, 'user_status', $4, 'session', $5))
+        returning result into v_rows;
+    end if;
     if v_rows is not null then
         return query select
         r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
@@ -315,10 +252,11 @@ comment on function pgps.syncpoint(text, text, text, text, bigint) is
 'Ends, or asks about, a unit of work: commit (uow_id both: the one received and the one being sent, a row for each),
 backout, cancel, delete, eoc and eoccancel (commit, and end the conversation), last, query, setustatus; by whom and in
 which status is the table in the how-to of units of work. uow_id null: the only one that the session has open. last and
-query return a row with code 00780305 when they find nothing, and lock nothing; the others lock the units and their
-conversations until the transaction ends. Errors: 55000 not allowed in that status (names it, and those that allow it),
-not logged on, several open or none, conversation ended, 42704 unknown unit of work or conversation, 42501 somebody
-else''s, 54000 user status too long, 22023 unknown option, 25001.';
+query return a row with code 00780305 when they find nothing, lock nothing, and are allowed in any transaction;
+the others lock the units and their conversations until the transaction ends. Errors: 55000 not allowed in that status
+(names it, and those that allow it), not logged on, several open or none, conversation ended, 42704 unknown unit of work
+or conversation, 42501 somebody else''s, 54000 user status too long, 22023 unknown option, 25001 in a repeatable read or
+serializable transaction, 25006 in a read-only one.';
 
 create or replace function pgps.cancel_unit(uow_id text) returns setof pgps.unit_of_work
 language plpgsql rows 1
@@ -353,6 +291,9 @@ as $$
 declare
     v_rows pgps.received_message[];
 begin
+    if pg_catalog.current_setting('transaction_read_only') = 'on' then
+        perform pgps._refuse_read_only();
+    end if;
     insert into pgps_entry.unit_calls (verb, args)
     values ('end', pg_catalog.jsonb_build_object(
         'conversation', $1, 'session', $2))
@@ -372,11 +313,6 @@ transaction ends. Errors: 55000 not logged on, 42704 unknown conversation, 42501
 
 grant execute on function
     pgps.session_channels(bigint),
-    pgps.create_service(text, text, text, text, interval, integer, integer, integer, integer, boolean),
-    pgps.alter_service(text, text, text, text, interval, integer, integer, integer, integer, boolean, text[]),
-    pgps.drop_service(text, text, text),
-    pgps.grant_service(text, text, text, text, name),
-    pgps.revoke_service(text, text, text, text, name),
     pgps.logon(text),
     pgps.logon_session(text),
     pgps.logon_session(text, boolean),

@@ -3,6 +3,9 @@
 -- tell how many units were begun and (a hint) how often one has ended. After a count, the units begun since then are
 -- added to it; units are counted again when that reaches the limit, so the cost of a count is shared by as many sends
 -- as there was room. At the limit, the last count stands for a refusal while nothing can have ended.
+-- What open transactions have begun counts as active, though nobody can see it: nextval locks a sequence until the end
+-- of the transaction, so pg_locks tells who they are; and what was begun since a count at which none of them was open,
+-- and cannot be seen, is theirs.
 -- Locks: none.
 -- Writes: unit_count, unit_told.
 
@@ -22,8 +25,8 @@ begin
                 || case when unit_limit.attribute <> 'max_uows' then ', or for this one with pgps.alter_service.'
                     else '.' end
             else format('An administrator changes it with pgps.alter_service(%L, %L, %L, %s => …).',
-                (unit_limit.service).class, (unit_limit.service).server, (unit_limit.service).service,
-                unit_limit.attribute) end;
+                quote_ident((unit_limit.service).class), quote_ident((unit_limit.service).server),
+                quote_ident((unit_limit.service).service), unit_limit.attribute) end;
     end if;
 end
 $$;
@@ -51,12 +54,17 @@ as $$
 declare
     v_count pgps_internal.unit_count;
     v_is_open boolean;
+    v_unseen bigint;
 begin
-    v_count.at_no := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    perform pgps_internal.require_own_snapshots();
     v_count.service_id := count_active.service_id;
-    -- Read before the units are: what ends meanwhile makes another number.
+    -- Read before the units are: what ends meanwhile makes another number. And a unit has its number before it counts
+    -- as begun, so one that is not begun here may have a number below at_no, but none that is has one above.
     v_count.ended := pgps_internal.ends_noted(count_active.service_id);
     v_count.begun := pg_sequence_last_value(('pgps_internal.units_begun_' || count_active.service_id)::regclass);
+    v_count.at_no := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    v_count.open := pgps_internal.open_beginners(count_active.service_id);
+    v_unseen := pgps_internal.count_unseen(v_count);
     v_count.life_id := (pgps._this_life()).life_id;
     if count_active.service_id = 0 then
         select count(*), min(a.ends_at), coalesce(bool_or(a.is_open), false)
@@ -69,14 +77,64 @@ begin
         from (select u.ends_at, u.commit_no is null as is_open from pgps_internal.unit_standing u
             where u.service_id = count_active.service_id and u.is_uow and u.is_active limit count_active.at_most) a;
     end if;
-    v_count.is_settled := not v_is_open and count_active.is_committed
+    v_count.active := v_count.active + v_unseen;
+    v_count.is_settled := not v_is_open and count_active.is_committed and v_count.open = '{}'
         and not exists (select from pg_snapshot_xip(pg_current_snapshot()));
     return v_count;
 end
 $$;
 comment on function pgps_internal.count_active(integer, bigint, boolean) is
-'Counts the active units of work of a service, 0: of all, up to a number. is_settled: nobody else is in the middle of
+'Counts the active units of work of a service, 0: of all, up to a number, and those that open transactions have begun.
+Errors: 25001. is_settled: nobody else is in the middle of
 something, and no unit is being sent, so that the count is right until time passes or something is noted to have ended';
+
+create or replace function pgps_internal.open_beginners(service_id integer) returns text[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(select l.virtualtransaction from pg_locks l
+        where l.locktype = 'relation' and l.granted and l.pid is distinct from pg_backend_pid()
+            and l.database = (select d.oid from pg_database d where d.datname = current_database())
+            and l.relation = ('pgps_internal.units_begun_' || open_beginners.service_id)::regclass);
+end
+$$;
+comment on function pgps_internal.open_beginners(integer) is
+'The open transactions of others that have begun units of a service (0: of any)';
+
+create or replace function pgps_internal.count_unseen(count pgps_internal.unit_count) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_base pgps_internal.unit_count;
+    v_seen bigint;
+    v_oldest bigint := count_unseen.count.at_no - pgps_internal.segment_size('unit');
+begin
+    if count_unseen.count.open = '{}' then
+        return 0;
+    end if;
+    select c.* into v_base from pgps_internal.unit_count c
+    where c.service_id = count_unseen.count.service_id and not c.open && count_unseen.count.open
+    order by c.at_no desc limit 1;
+    v_base.at_no := coalesce(v_base.at_no, 0);
+    if v_base.at_no < v_oldest then
+        -- Of what was begun since then, segments may be gone. Each of them has begun one at least.
+        return cardinality(count_unseen.count.open);
+    elsif count_unseen.count.service_id = 0 then
+        select count(*) into v_seen from pgps_internal.unit u where u.is_uow and u.unit_no > v_base.at_no;
+    else
+        select count(*) into v_seen from pgps_internal.unit u
+        where u.service_id = count_unseen.count.service_id and u.is_uow and u.unit_no > v_base.at_no;
+    end if;
+    -- Without the one that the caller is about to begin.
+    return greatest(cardinality(count_unseen.count.open),
+        count_unseen.count.begun - coalesce(v_base.begun, -1) - v_seen - 1);
+end
+$$;
+comment on function pgps_internal.count_unseen(pgps_internal.unit_count) is
+'How many units the transactions that are open have begun, at most; what was begun and rolled back since they were is
+among them';
 
 create or replace function pgps_internal.ends_noted(service_id integer) returns bigint
 language plpgsql volatile
@@ -177,8 +235,9 @@ begin
 end
 $$;
 comment on function pgps_internal.check_active(pgps_internal.service, timestamptz, boolean) is
-'Raises 54000 when a service, or the broker, has as many active units of work as it may; else one more is begun, and
-(is_committed) committed in this transaction';
+'Raises 54000 when a service, or the broker, has as many active units of work as it may, with those that open
+transactions have begun; else one more is begun, and (is_committed) committed in this transaction. At the limit: 25001
+where the transaction does not see what others commit.';
 
 create or replace function pgps_internal.options_of(
     speaker pgps_internal.speaker, service pgps_internal.service, args jsonb,

@@ -228,8 +228,9 @@ as $$
 begin
     if coalesce(args ->> 'class', args ->> 'server', args ->> 'service') is not null then
         chosen := array(select s.service_id from pgps_internal.service s
-            where s.class = coalesce(args ->> 'class', s.class) and s.server = coalesce(args ->> 'server', s.server)
-                and s.service = coalesce(args ->> 'service', s.service));
+            where s.class = coalesce(pgps_internal.fold_part(args ->> 'class'), s.class)
+                and s.server = coalesce(pgps_internal.fold_part(args ->> 'server'), s.server)
+                and s.service = coalesce(pgps_internal.fold_part(args ->> 'service'), s.service));
         if chosen = '{}' then
             raise exception 'service "%/%/%" does not exist', coalesce(args ->> 'class', '*'),
                 coalesce(args ->> 'server', '*'), coalesce(args ->> 'service', '*')

@@ -163,8 +163,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- Those of the last segment are kept: a count at which no transaction was open that is open now may be among them.
     delete from pgps_internal.unit_count c where c.at_no < (select max(n.at_no) from pgps_internal.unit_count n
-        where n.service_id = c.service_id);
+        where n.service_id = c.service_id)
+        and c.at_no < (select max(n.at_no) from pgps_internal.unit_count n) - pgps_internal.segment_size('unit');
     delete from pgps_internal.unit_told t
     where not exists (select from pgps_internal.unit u where u.unit_no = t.unit_no);
     -- Few rows: one for each logon. They are kept for a day, since they tell when a session ended.

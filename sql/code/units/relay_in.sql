@@ -92,7 +92,8 @@ declare
     v_no bigint;
 begin
     if v_to_server then
-        v_service := pgps_internal.find_service(v_body ->> 'class', v_body ->> 'server', v_body ->> 'service');
+        v_service := pgps_internal.find_service(quote_ident(v_body ->> 'class'), quote_ident(v_body ->> 'server'),
+            quote_ident(v_body ->> 'service'));
         perform pgps_internal.check_their_unit(v_service, take_their_unit.publisher, take_their_unit.event);
     elsif v_conversation.conversation_no is null then
         raise exception 'conversation % does not exist', take_their_unit.event ->> 'conversation'

@@ -220,7 +220,8 @@ begin
     end if;
     conversation := pgps_internal.find_conversation(args ->> 'conversation', speaker);
     select s.* into service from pgps_internal.service s where s.service_id = conversation.service_id;
-    if args ->> 'to_service' <> pgps_internal.service_name(service) then
+    if args ->> 'to_service' is not null and array(select pgps_internal.fold_part(p) from unnest(v_parts) p)
+        <> array[service.class, service.server, service.service] then
         raise exception 'conversation "%" is with service "%", not "%"', args ->> 'conversation',
             pgps_internal.service_name(service), args ->> 'to_service'
         using errcode = '22023', hint = 'Leave to_service out, or begin a conversation => ''new''.';
@@ -294,7 +295,8 @@ begin
     elsif send_message.message is null then
         raise exception 'the message is null' using errcode = '22004', hint = 'Give bytes, which may be none: ''''.';
     end if;
-    v_speaker := pgps_internal.speak(caller, args);
+    v_speaker := pgps_internal.speak(caller, args, v_option <> 'sync'
+        and lower(coalesce(args ->> 'conversation', 'new')) = 'new');
     v_place := pgps_internal.conversation_to_send_in(caller, v_speaker, args, v_option <> 'msg');
     perform pgps_internal.unit_limit((v_place.service).max_message_bytes, 'uow_max_message_bytes', v_place.service,
         'max_message_bytes', octet_length(send_message.message), 'bytes in a message');

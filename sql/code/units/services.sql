@@ -24,6 +24,13 @@ as $$ select concat_ws('/', (service_name.service).class, (service_name.service)
     (service_name.service).service) $$;
 comment on function pgps_internal.service_name(pgps_internal.service) is 'class/server/service';
 
+-- Without a search_path of its own, so that it is inlined. Most names have nothing to fold.
+create or replace function pgps_internal.fold_part(part text) returns text
+language sql immutable
+as $$ select case when fold_part.part ~ '[A-Z"]' then pgps_internal.fold(fold_part.part) else fold_part.part end $$;
+comment on function pgps_internal.fold_part(text) is
+'A class, server or service as pgps_internal.service has it: case-folded unless in double quotes; null: null';
+
 create or replace function pgps_internal.find_service(class text, server text, service text)
 returns pgps_internal.service
 language plpgsql stable
@@ -32,7 +39,9 @@ declare
     v_service pgps_internal.service;
 begin
     select s.* into v_service from pgps_internal.service s
-    where s.class = find_service.class and s.server = find_service.server and s.service = find_service.service;
+    where s.class = pgps_internal.fold_part(find_service.class)
+        and s.server = pgps_internal.fold_part(find_service.server)
+        and s.service = pgps_internal.fold_part(find_service.service);
     if not found then
         raise exception 'service "%/%/%" does not exist', find_service.class, find_service.server, find_service.service
         using errcode = '42704',
@@ -42,7 +51,7 @@ begin
 end
 $$;
 comment on function pgps_internal.find_service(text, text, text) is
-'The service of that name; 42704 when there is none';
+'The service of that name, which is folded; 42704 when there is none';
 
 create or replace function pgps_internal.has_service_right(caller name, service_id integer, privilege text)
 returns boolean
@@ -70,8 +79,9 @@ begin
             case require_service_right.privilege when 'send' then 'send to' else 'serve' end,
             pgps_internal.service_name(require_service_right.service)
         using errcode = '42501', hint = format('Ask an administrator for: select pgps.grant_service(%L, %L, %L, %L, '
-            '%L)', (require_service_right.service).class, (require_service_right.service).server,
-            (require_service_right.service).service, require_service_right.privilege, require_service_right.caller);
+            '%L)', quote_ident((require_service_right.service).class),
+            quote_ident((require_service_right.service).server), quote_ident((require_service_right.service).service),
+            require_service_right.privilege, require_service_right.caller);
     end if;
 end
 $$;
@@ -145,6 +155,9 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'create services');
     v_service := jsonb_populate_record(null::pgps_internal.service, args);
+    v_service.class := pgps_internal.fold_part(v_service.class);
+    v_service.server := pgps_internal.fold_part(v_service.server);
+    v_service.service := pgps_internal.fold_part(v_service.service);
     perform pgps_internal.check_service_part(v_service.class, 'class'),
         pgps_internal.check_service_part(v_service.server, 'server'),
         pgps_internal.check_service_part(v_service.service, 'service'),
@@ -298,7 +311,8 @@ begin
     if v_service.broker is not null then
         raise exception 'service "%" is served at broker "%"', pgps_internal.service_name(v_service), v_service.broker
         using errcode = '55000', hint = 'Register there; or, as an administrator, serve it here: select '
-            || format('pgps.place_service(%L, %L, %L, null).', v_service.class, v_service.server, v_service.service);
+            || format('pgps.place_service(%L, %L, %L, null).', quote_ident(v_service.class),
+            quote_ident(v_service.server), quote_ident(v_service.service));
     end if;
     insert into pgps_internal.serving (session_id, service_id, since)
     values (v_speaker.session_id, v_service.service_id, pgps_internal.clock()) on conflict do nothing;

@@ -315,14 +315,16 @@ begin
             current_setting('transaction_isolation')
         using errcode = '25001',
             hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would not show what '
-                'others have received meanwhile.';
+                'others have received meanwhile. Asking is allowed here (pgps.syncpoint with last or query), and so is '
+                'sending with option commit or msg in a new conversation.';
     end if;
 end
 $$;
 comment on function pgps_internal.require_own_snapshots() is
 'Raises 25001 unless each statement of the transaction has a snapshot of its own';
 
-create or replace function pgps_internal.speak(caller name, args jsonb) returns pgps_internal.speaker
+create or replace function pgps_internal.speak(caller name, args jsonb, reads_nothing boolean = false)
+returns pgps_internal.speaker
 language plpgsql
 as $$
 declare
@@ -330,7 +332,10 @@ declare
     v_session bigint;
     v_seen bigint;
 begin
-    perform pg_stat_clear_snapshot(), pgps_internal.require_own_snapshots();
+    perform pg_stat_clear_snapshot();
+    if not speak.reads_nothing then
+        perform pgps_internal.require_own_snapshots();
+    end if;
     if pg_current_xact_id_if_assigned() is null then
         v_seen := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
     end if;
@@ -359,8 +364,9 @@ begin
     return v_speaker;
 end
 $$;
-comment on function pgps_internal.speak(name, jsonb) is
-'As speaker_of, for a call that changes something: takes the turn of the session. Errors: also 25001.';
+comment on function pgps_internal.speak(name, jsonb, boolean) is
+'As speaker_of, for a call that changes something: takes the turn of the session. reads_nothing: of what others may
+change meanwhile. Errors: also 25001, unless that.';
 
 create or replace function pgps_internal.speak_for_sender(caller name, args jsonb) returns pgps_internal.speaker
 language plpgsql

@@ -2,7 +2,7 @@
 -- view run with the rights of its reader, so only such as anybody may call stand here.
 -- Writes: nothing.
 
-create or replace view pgps.services as
+create or replace view pgps.services with (security_barrier) as
 select s.class, s.server, s.service,
     coalesce(s.store, b.values ->> 'uow_store') as store,
     coalesce(s.lifetime, (b.values ->> 'uow_lifetime')::interval) as lifetime,
@@ -16,7 +16,7 @@ select s.class, s.server, s.service,
     (select count(*) from pgps_internal.serving v
         where v.service_id = s.service_id and pgps._session_lives(v.session_id)) as servers,
     coalesce(d.depth, 0) as depth, d.oldest, coalesce(d.attempts, 0) as attempts, s.created_at,
-    s.broker
+    s.broker, coalesce(d.held, 0) as held
 from pgps_internal.service s
 cross join (select jsonb_object_agg(t.name, t.value) as values from pgps_internal.setting t
     where t.name like 'uow\_%') b
@@ -28,17 +28,18 @@ cross join lateral (
         and (g.role::oid = 0 or pg_has_role(current_user, g.role::oid, 'usage'))
     group by a.is_admin
 ) r
-left join lateral (select count(*) as depth, min(u.committed_at) as oldest, max(u.attempts) as attempts
+left join lateral (select count(*) as depth, min(u.committed_at) as oldest, max(u.attempts) as attempts,
+        count(*) filter (where u.status = 'DELIVERED') as held
     from pgps_internal.unit_standing u
-    where u.service_id = s.service_id and u.to_server and u.status = 'ACCEPTED') d on true
+    where u.service_id = s.service_id and u.to_server and u.status in ('ACCEPTED', 'DELIVERED')) d on true
 where r.can_send or r.can_serve;
 comment on view pgps.services is
 'Services that the reader may send to or serve, with the attributes that hold; servers: sessions registered; depth:
-units
-that wait for a server, oldest: the first SYNCPOINT of these, attempts: how often one of them was given back at most;
-channel: LISTEN to it to be woken; broker: where it is served, null: here';
+units that wait for a server or that one holds (held: how many of them), oldest: the first SYNCPOINT of these, attempts:
+how often one of them was given back at most; channel: LISTEN to it to be woken; broker: where it is served, null:
+here';
 
-create or replace view pgps.conversations as
+create or replace view pgps.conversations with (security_barrier) as
 select 'C' || upper(to_hex(c.conversation_no)) as conversation, s.class, s.server, s.service,
     coalesce(t.ended, 'open') as conversation_state, case when c.is_uow then 'uow' else 'msg' end as kind,
     pg_get_userbyid(p.role::oid) as client, p.token as client_token,
@@ -48,7 +49,7 @@ select 'C' || upper(to_hex(c.conversation_no)) as conversation, s.class, s.serve
     'pgps_uow_' || coalesce(2 * t.server_id + 1, 2 * c.service_id::bigint) as server_channel,
     c.began_at, coalesce(t.first_commit_at, (select k.committed_at from pgps_internal.unit_commit k
         where k.conversation_no = c.conversation_no and k.to_server and k.entry_no = k.commit_no
-        order by k.commit_no limit 1)) as committed_at, c.broker
+        order by k.commit_no limit 1)) as committed_at, c.broker, coalesce(d.held, 0) as held
 from pgps_internal.conversation c
 join pgps_internal.service s using (service_id)
 left join lateral (select t.* from pgps_internal.conversation_state t where t.conversation_no = c.conversation_no
@@ -57,7 +58,8 @@ left join pgps_internal.participant p on p.participant_id = c.client_id
 left join pgps_internal.participant v on v.participant_id = t.server_id
 left join lateral (
     select count(*) filter (where u.is_active) as depth, min(u.committed_at) filter (where u.is_active) as oldest,
-        max(u.attempts) filter (where u.is_active) as attempts, bool_or(u.is_known) as is_known
+        max(u.attempts) filter (where u.is_active) as attempts,
+        count(*) filter (where u.status = 'DELIVERED') as held, bool_or(u.is_known) as is_known
     from pgps_internal.unit_commit k join pgps_internal.unit_standing u using (unit_no)
     where k.conversation_no = c.conversation_no and k.entry_no = k.commit_no
 ) d on true
@@ -67,10 +69,10 @@ where (t.ended is null or d.is_known) and c.life_id >= l.emptied_id
         or p.role = quote_ident(current_user)::regrole or v.role = quote_ident(current_user)::regrole);
 comment on view pgps.conversations is
 'Conversations of the reader, as their client or as the server that they are bound to; administrators see all. depth:
-units that wait or are being received, both ways; client_channel, server_channel: LISTEN to them to be woken;
-broker: where the other party is, null: here';
+units that wait or that their receiver holds (held: how many of them), both ways; client_channel, server_channel: LISTEN
+to them to be woken; broker: where the other party is, null: here';
 
-create or replace view pgps.units_of_work as
+create or replace view pgps.units_of_work with (security_barrier) as
 select 'U' || upper(to_hex(u.unit_no)) as uow_id, 'C' || upper(to_hex(u.conversation_no)) as conversation,
     u.status, u.user_status, s.class, s.server, s.service,
     case when u.to_server then 'server' else 'client' end as sent_to,

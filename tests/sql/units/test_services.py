@@ -272,6 +272,8 @@ def test_rights_in_the_statement_language(broker: psycopg.Connection, role: Call
         (f'GRANT SEND ON SERVICE shop/orders/book TO "{one}", {two}', "GRANT"),
         (f"grant serve on service 'shop/orders/book' to {two};", "GRANT"),
         (f'revoke send on service "shop"/"orders"/"book" from {two}', "REVOKE"),
+        (f"revoke serve on service SHOP/Orders/book from {two}", "REVOKE"),
+        (f"grant serve on service SHOP/orders/BOOK to {two}", "GRANT"),
     ):
         assert value(broker, "select pgps.execute(%s)", [statement]) == tag
     assert rows(broker, rights) == [("send", f'"{one}"'), ("serve", two)]
@@ -282,6 +284,39 @@ def test_rights_in_the_statement_language(broker: psycopg.Connection, role: Call
     ):
         with pytest.raises(error):
             rows(broker, "select pgps.execute(%s)", [statement])
+
+
+def test_names_of_services_are_folded_unless_in_quotes(
+    broker: psycopg.Connection, party: Callable[..., Party], role: Callable[..., str]
+) -> None:
+    sender = role("sender")
+    for name in ("A/B/C", '"A"/"B"/"C"'):
+        make_service(broker, name, deferred=True)
+    names = "select class, server, service from pgps.services where class ilike 'a' order by class collate \"C\""
+    assert rows(broker, names) == [("A", "B", "C"), ("a", "b", "c")]
+    with pytest.raises(errors.DuplicateObject):
+        make_service(broker, "a/b/c")
+    assert value(broker, "select pgps.execute(%s)", [f"GRANT SEND ON SERVICE A/B/C TO {sender}"]) == "GRANT"
+    client, server = party("c", role=sender), party("s").serve("a/B/c").serve('"A"/"B"/"C"')
+    with pytest.raises(errors.InsufficientPrivilege) as refused:
+        client.send("x", to_service='"A"/"B"/"C"')
+    # The hint can be typed as it stands.
+    assert """grant_service('"A"', '"B"', '"C"', 'send'""" in str(refused.value.diag.message_hint)
+    first = client.send("x", to_service="A/b/C")
+    assert client.send("y", first["conversation"], to_service="a/B/c", option="commit")["status"] == "ACCEPTED"
+    with pytest.raises(errors.InvalidParameterValue):
+        client.send("y", first["conversation"], to_service='"A"/"B"/"C"')
+    assert server.receive("new", **{"class": '"A"'}) is None
+    taken = server.receive("new", **{"class": "A"})
+    assert taken is not None
+    assert (taken["class"], taken["server"], taken["service"]) == ("a", "b", "c")
+    # One that a server holds is counted by both views.
+    counts = "select depth, held, oldest is not null from pgps.{} where service = 'c'"
+    for view in ("services", "conversations"):
+        assert rows(broker, counts.format(view)) == [(1, 1, True)]
+    server.sync("backout")
+    for view in ("services", "conversations"):
+        assert rows(broker, counts.format(view)) == [(1, 0, True)]
 
 
 def test_what_was_sent_to_a_service_that_is_dropped_is_discarded(
