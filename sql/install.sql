@@ -23,7 +23,8 @@
 \ir schema/0020_units.sql
 \ir schema/0021_spools.sql
 
--- Functions in PL/Python, generated from sql/python.
+-- Functions in PL/Python and the modules that they import, generated from sql/python.
+\ir code/core/python_modules.sql
 \ir generated/python.sql
 
 -- core: What everything else uses: settings, look-ups, turns instead of locks, segments of queues.

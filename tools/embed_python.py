@@ -1,16 +1,19 @@
-"""Write sql/generated/python.sql: the PL/Python functions made of the modules in sql/python.
+"""Write sql/generated/python.sql: the modules in sql/python, and the PL/Python functions that call them.
 
     python tools/embed_python.py            write the file
     python tools/embed_python.py --check    exit 1 when the file is not what would be written
 
-A PL/Python function cannot import a file, so each gets the source of the modules it needs, in the order of imports
-and without them. The names at the top of all modules share one scope.
+A PL/Python function cannot import a file, so the modules are rows of a table, which has each compiled as well: to read
+compiled code takes a fortieth of the time that compiling takes. A session loads each module once, whichever functions
+need it.
 """
 
 import argparse
 import ast
+import hashlib
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +39,38 @@ class Function:
     # Every role may call it, under this name in schema pgps; its statements run with the caller's rights.
     public_name: str = ""
 
+
+# Runs inside of each function, and gives it `modules`.
+LOADING = """
+import builtins
+import importlib.util
+import marshal
+import sys
+
+# All functions of a session share them; after an upgrade there are two releases of them until the session ends.
+modules = GD.setdefault("pgps " + digest, {})
+
+
+def import_module(name, *rest):
+    return modules[name] if name in modules else __import__(name, *rest)
+
+
+missing = [name for name in names if name not in modules]
+if missing:
+    types = ["pg_catalog.text[]", "pg_catalog.text", "pg_catalog.bytea"]
+    plan = plpy.prepare("select * from pgps._python_modules($1, $2, $3)", types)
+    found = {row["name"]: row for row in plan.execute([missing, digest, importlib.util.MAGIC_NUMBER])}
+    if len(found) < len(missing):
+        plpy.error(
+            "pgps was upgraded after this transaction had begun", sqlstate="40001", hint="Begin the transaction again."
+        )
+    for name in missing:
+        code, source = found[name]["code"], found[name]["source"]
+        module = type(sys)(name)
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": import_module}
+        exec(marshal.loads(code) if code else compile(source, f"<pgps {name}>", "exec"), module.__dict__)
+        modules[name] = module
+"""
 
 FUNCTIONS = [
     Function(
@@ -177,7 +212,46 @@ def main() -> int:
 
 def generate() -> str:
     """Return the text of the generated file."""
-    return HEADER + "".join(write_function(function) for function in FUNCTIONS)
+    return HEADER + write_modules() + "".join(write_function(function) for function in FUNCTIONS)
+
+
+def write_modules() -> str:
+    """Return the statements that store the modules and compile them."""
+    digest = digest_of_modules()
+    rows = ",\n".join(f"('{name}', '{digest}', {quoted(source_of(name))})" for name in all_modules())
+    return f"""
+delete from pgps_internal.python_module;
+
+insert into pgps_internal.python_module (name, digest, source) values
+{rows};
+
+do $$
+begin
+    perform pgps_internal.compile_modules();
+end
+$$;
+"""
+
+
+@cache
+def all_modules() -> list[str]:
+    """Return the modules that the functions need."""
+    return sorted({name for function in FUNCTIONS for name in modules_of(function)})
+
+
+@cache
+def digest_of_modules() -> str:
+    """Return what tells these modules from those of another release."""
+    text = "".join(f"{name}\n{source_of(name)}" for name in all_modules())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def quoted(text: str) -> str:
+    """Return a text in a dollar quote that does not occur in it."""
+    number = 0
+    while (tag := f"$python{number or ''}$") in text:
+        number += 1
+    return f"{tag}\n{text}{tag}"
 
 
 def write_function(function: Function) -> str:
@@ -186,10 +260,9 @@ def write_function(function: Function) -> str:
     These are two functions: PL/Python puts "plpy.Error: " before every message, so the inner one returns an error
     as a value, which the outer one raises.
     """
-    body = write_body(function)
-    tag = free_tag(body)
+    body = quoted(write_body(function))
     if function.is_internal:
-        return write_internal(function, body, tag)
+        return write_internal(function, body)
     arguments = ", ".join(f"{name} {kind}" for name, kind in function.arguments.items())
     passed = ", ".join(f"{function.name}.{name}" for name in function.arguments)
     types = ", ".join(function.arguments.values())
@@ -198,8 +271,7 @@ def write_function(function: Function) -> str:
 create or replace function pgps_internal.{function.name}({arguments})
 returns jsonb
 language plpython3u immutable strict parallel safe
-as {tag}
-{body}{tag};
+as {body};
 
 comment on function pgps_internal.{function.name}({types}) is
 'Do the work of pgps.{function.name}; an error is {{error: {{message, position, hint, sqlstate}}}}.';
@@ -248,7 +320,7 @@ def flatten(function: Function) -> str:
     )
 
 
-def write_internal(function: Function, body: str, tag: str) -> str:
+def write_internal(function: Function, body: str) -> str:
     """Return the statements that create a function which only pgps calls."""
     arguments = ", ".join(f"{name} {kind}" for name, kind in function.arguments.items())
     types = ", ".join(function.arguments.values())
@@ -259,8 +331,7 @@ def write_internal(function: Function, body: str, tag: str) -> str:
 create or replace function {name}({arguments})
 returns jsonb
 language plpython3u volatile strict
-as {tag}
-{body}{tag};
+as {body};
 
 comment on function {name}({types}) is
 '{comment}';
@@ -270,51 +341,28 @@ revoke all on function {name}({types}) from public;{granted}
 
 
 def write_body(function: Function) -> str:
-    """Return the Python source of a function: the modules once for each session, then the call."""
+    """Return the Python source of a function: it loads its modules once for each session, then calls."""
     arguments = ", ".join(function.arguments)
-    sources = [strip_module(name) for name in load_order(function.module)]
-    refuse_clashes(sources, set(function.arguments) | {"call", "json", "plpy", "SD", "GD"})
-    if function.is_internal:
-        return f"""\
-if "call" in SD:
-    return SD["call"]({arguments})
-
-import json
-
-{"".join(sources)}
-
-def call(*arguments):
-    return json.dumps({function.name}(plpy, SD, *arguments))
-
-
-SD["call"] = call
-return call({arguments})
-"""
+    called = f'modules["{function.module}"].{function.name}'
+    call = f"in_session({called}, plpy, SD)" if function.is_internal else f"telling_errors({called})"
+    names = "".join(f'    "{name}",\n' for name in modules_of(function))
     return f"""\
 if "call" in SD:
     return SD["call"]({arguments})
 
-import json
-
-{"".join(sources)}
-
-def call(*arguments):
-    # Subscribing asks twice, once with the rights of the caller and once with those of the owner.
-    if SD.get("asked") == arguments:
-        return SD["answer"]
-    try:
-        result = {function.name}(*arguments)
-    except SqlTextError as error:
-        fields = ("message", "position", "hint", "sqlstate")
-        result = {{"error": {{field: getattr(error, field) for field in fields}}}}
-    SD["answer"] = json.dumps(result)
-    SD["asked"] = arguments
-    return SD["answer"]
-
-
-SD["call"] = call
-return call({arguments})
+digest = "{digest_of_modules()}"
+# Each behind those that it imports.
+names = [
+{names}]
+{LOADING}
+SD["call"] = modules["calling"].{call}
+return SD["call"]({arguments})
 """
+
+
+def modules_of(function: Function) -> list[str]:
+    """Return the modules that a function needs, each behind those that it imports."""
+    return list(dict.fromkeys(load_order("calling") + load_order(function.module)))
 
 
 def load_order(module: str) -> list[str]:
@@ -345,48 +393,6 @@ def path_of(module: str) -> Path:
 def is_local(node: ast.ImportFrom) -> bool:
     """Tell whether an import is of another module in sql/python."""
     return node.module is not None and path_of(node.module).exists()
-
-
-def strip_module(module: str) -> str:
-    """Return the source of a module without its docstring and its imports of other modules."""
-    source = source_of(module)
-    lines = source.splitlines(keepends=True)
-    tree = ast.parse(source)
-    for node in tree.body:
-        docstring = node is tree.body[0] and isinstance(node, ast.Expr)
-        if docstring or (isinstance(node, ast.ImportFrom) and is_local(node)):
-            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
-                lines[number] = ""
-    return f"\n# {module}\n\n" + "".join(lines).strip("\n") + "\n"
-
-
-def refuse_clashes(sources: list[str], taken: set[str]) -> None:
-    """Raise ValueError when two modules define the same name, or one defines a name of the call around."""
-    for source in sources:
-        defined = set(defined_names(ast.parse(source)))
-        if defined & taken:
-            raise ValueError(f"defined twice in one function: {', '.join(sorted(defined & taken))}")
-        taken |= defined
-
-
-def defined_names(tree: ast.Module) -> list[str]:
-    """Return the names that a module binds at its top, imports apart."""
-    names: list[str] = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.append(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names += [target.id for target in targets if isinstance(target, ast.Name)]
-    return names
-
-
-def free_tag(body: str) -> str:
-    """Return a dollar quote that does not occur in the body."""
-    number = 0
-    while f"$python{number or ''}$" in body:
-        number += 1
-    return f"$python{number or ''}$"
 
 
 if __name__ == "__main__":

@@ -31,6 +31,17 @@ alter table pgps_internal.origin add column asked_at timestamptz;
 -- For which attachment of an origin a total was stated last: what another parent stated is of an older batch.
 alter table pgps_internal.audit_point add column attachment integer;
 
+-- PL/Python functions cannot import files. source is compiled once for all sessions, for the Python that has this magic.
+create table pgps_internal.python_module (
+    name text primary key,
+    digest text not null,
+    source text not null,
+    magic bytea,
+    code bytea
+);
+comment on table pgps_internal.python_module is
+'The modules that PL/Python functions import; digest: of all modules of a release, magic: of the Python that code is for';
+
 -- Event types ---------------------------------------------------------------------------------------------------------
 
 -- Event types whose code failed in dispatch: they are set aside, so that the others go on. is_mended: the dispatcher may

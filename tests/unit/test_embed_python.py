@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import marshal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -29,10 +30,36 @@ def body_of(name: str) -> str:
     return str(next(embed.write_body(function) for function in embed.FUNCTIONS if function.name == name))
 
 
-def call(name: str, **arguments: Any) -> str:
-    """Run the body of a function as PL/Python would."""
+class Database:
+    """Stand in for plpy: it has the modules of this release, compiled unless `magic` is another Python's."""
+
+    def __init__(self, magic: bytes = importlib.util.MAGIC_NUMBER) -> None:
+        self.magic = magic
+        self.asked: list[list[str]] = []
+
+    def prepare(self, statement: str, types: list[str]) -> "Database":
+        assert "pgps._python_modules" in statement
+        return self
+
+    def execute(self, arguments: list[Any]) -> list[dict[str, Any]]:
+        names, digest, magic = arguments
+        self.asked.append(names)
+        if digest != embed.digest_of_modules():
+            return []
+        sources = {name: embed.source_of(name) for name in names}
+        if magic != self.magic:
+            return [{"name": name, "source": source, "code": None} for name, source in sources.items()]
+        code = {name: marshal.dumps(compile(source, name, "exec")) for name, source in sources.items()}
+        return [{"name": name, "source": None, "code": code[name]} for name in names]
+
+    def error(self, message: str, **fields: str) -> None:
+        raise RuntimeError(message, fields)
+
+
+def call(name: str, *, db: Any = None, session: Any = None, **arguments: Any) -> str:
+    """Run the body of a function as PL/Python would, in a session that has called others."""
     source = "def body():\n" + "".join(f"\t{line}\n" for line in body_of(name).split("\n"))
-    scope: dict[str, Any] = {"SD": {}, **arguments}
+    scope: dict[str, Any] = {"SD": {}, "GD": {} if session is None else session, "plpy": db or Database(), **arguments}
     exec(source, scope)
     results = {scope["body"](), scope["body"]()}  # the second time from SD
     assert len(results) == 1
@@ -64,7 +91,6 @@ def test_the_first_line_says_that_it_is_generated() -> None:
 def test_bodies_run_as_the_inside_of_a_function(function: Any) -> None:
     body = embed.write_body(function)
     assert body.isascii()
-    assert embed.free_tag(body) not in body
     ast.parse("def body():\n" + "".join(f"\t{line}\n" for line in body.split("\n")), feature_version=(3, 9))
 
 
@@ -86,36 +112,40 @@ def test_modules_come_behind_those_they_import() -> None:
     assert len(order) == len(set(order))
 
 
-def test_local_imports_and_docstrings_are_left_out() -> None:
-    source = embed.strip_module("in_select")
-    assert source.startswith("\n# in_select\n\nfrom typing import")
-    assert "from lexer" not in source
-    assert "    token_lists" not in source
+@pytest.mark.parametrize("name", embed.all_modules())
+def test_modules_are_those_of_the_oldest_python_and_plain_text(name: str) -> None:
+    source = embed.source_of(name)
+    assert source.isascii()
+    ast.parse(source, feature_version=(3, 9))
 
 
-def test_two_modules_must_not_define_the_same_name() -> None:
-    with pytest.raises(ValueError, match="twice in one function: x"):
-        embed.refuse_clashes(["x = 1\n", "def x(): pass\n"], set())
-    with pytest.raises(ValueError, match="filter"):
-        embed.refuse_clashes(["filter: int = 1\n"], {"filter"})
+def test_a_session_loads_each_module_once() -> None:
+    db, session = Database(), {}  # type: ignore[var-annotated]
+    call("parse_filter", db=db, session=session, filter="a = 1", type_name="t", attributes=["a"])
+    call("parse_attributes", db=db, session=session, attributes="a text")
+    call("parse_attributes", db=db, session=session, attributes="b text")
+    first, second = db.asked
+    assert "lexer" in first
+    assert second == ["attribute_list"]
+
+
+def test_a_server_with_another_python_compiles_the_source() -> None:
+    db = Database(magic=b"old")
+    assert call("parse_callback", db=db, callback="f") == call("parse_callback", callback="f")
+
+
+def test_modules_of_another_release_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = body_of("parse_callback").replace(embed.digest_of_modules(), "0123456789abcdef")
+    monkeypatch.setattr(embed, "write_body", lambda function: body)
+    with pytest.raises(RuntimeError, match="pgps was upgraded after this transaction had begun") as raised:
+        call("parse_callback", callback="f")
+    assert raised.value.args[1]["sqlstate"] == "40001"
 
 
 def test_the_dollar_quote_does_not_occur_in_the_body() -> None:
-    assert embed.free_tag("$python$ $python1$") == "$python2$"
+    assert embed.quoted("$python$ $python1$") == "$python2$\n$python$ $python1$$python2$"
 
 
 def test_a_module_of_a_package_brings_what_it_imports() -> None:
     order = embed.load_order("composite.detector")
     assert order.index("lexer") < order.index("composite.parser") < order.index("composite.graph") < len(order) - 1
-    function = embed.Function("define", "composite.detector", {"name": "text", "expression": "text"}, "")
-    body = embed.write_body(function)
-    ast.parse("def body():\n" + "".join(f"\t{line}\n" for line in body.split("\n")), feature_version=(3, 9))
-    assert body.isascii()
-    scope: dict[str, Any] = {}
-    modules = "".join(embed.strip_module(name) for name in order)
-    program = """
-graph, = build([define("pair", "a ; b")])
-changes, found = detect(State(graph, matcher=Matcher(graph, {})), [Event(1, 10, "a"), Event(2, 20, "b")])
-"""
-    exec(modules + program, scope)
-    assert [time >> 100 for time in scope["found"][0].occurrence[1:3]] == [10, 20]

@@ -1,8 +1,7 @@
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from composite.parser import parse_expression
 from composite.syntax import TRANSACTION, Expression, leaves, print_expression, print_name
@@ -17,8 +16,7 @@ MAX_OPEN = 10_000
 CLOSING = frozenset("a a* p p* absence plus repeat or leaf at every cron begin_transaction commit".split())
 
 
-@dataclass(frozen=True)
-class Alias:
+class Alias(NamedTuple):
     """Say what a name in a filter stands for.
 
     leaf: which leaf, counted from 0 in the order of the text. many: it stands for a set of events.
@@ -32,8 +30,7 @@ class Alias:
     bound: str
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(NamedTuple):
     """Hold a composite event; make one with `define`. Durations are microseconds."""
 
     name: str
