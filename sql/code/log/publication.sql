@@ -13,51 +13,43 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- pgps_opened is read before the statement draws its first event id. pgps_recorded runs when the statement has
-    -- ended, as PostgreSQL runs a WITH that writes and is not read. The statement's events are those of its transaction
-    -- from lo to hi, among ids that others drew meanwhile.
+    -- pgps_opened is read before the statement draws its first event id, since nextval is given the sequence from
+    -- there. pgps_recorded runs when the statement has ended, as PostgreSQL runs a WITH that writes and is not read.
+    -- The statement's events are those of its transaction from lo to hi, among ids that others drew meanwhile.
     -- VALUES, not SELECT: a rule with a SELECT could not follow upon the publisher's own WITH ... DELETE ... RETURNING.
     -- All columns of the control queue are named in their order, which saves a plan node.
+    -- Each function that is written here is set up by each statement, with a look at its privileges, whether or not it
+    -- is called then. So what is rare stands in functions of its own, and is one call here (decision 53).
     -- The publisher is the current user if that has the privilege that pgps.advertise grants; a superuser, who has
     -- every privilege, is looked up.
     -- Clients registered for direct events are notified likewise, and only when there are any: that, too, is a
     -- privilege (direct.sql).
     return format($rule$
         with pgps_opened as materialized (
-            select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo
+            select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo,
+                'pgps_internal.event_id_seq'::regclass as ids,
+                case when greatest(current_setting('pgps.act_as', true), current_setting('pgps.reliability', true),
+                        current_setting('pgps.handler', true), current_setting('pgps.client', true)) <> ''
+                    then pgps._manner(%1$s) end as manner
         ),
         pgps_recorded as (
             insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser,
                 origin_id, handler, client_id)
             select
                 pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), o.lo + 1, pg_current_xact_id(), %1$s,
-                case when current_setting('pgps.act_as', true) <> ''
-                    or has_table_privilege('pgps_internal.control'::regclass, 'delete')
+                case when (o.manner).acts or has_table_privilege('pgps_internal.control'::regclass, 'delete')
                         or not has_table_privilege(%2$L::regclass, 'references')
                     then pgps._publisher(%1$s, current_user) else quote_ident(current_user)::regrole end,
-                case when coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass), 0) = 0 then false
-                    when pg_sequence_last_value('pgps_internal.wake_seq'::regclass)
-                        < date_part('epoch', clock_timestamp()) - 5 then false
-                    when current_setting('max_prepared_transactions') = '0'
-                        then pg_notify('pgps_dispatch', '')::text = ''
-                    else pgps._ring() end,
-                case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
-                    when 'guaranteed' then pgps._is_volatile(%1$s) else false end, pgps._clock(),
-                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end,
-                    null::integer,
+                case when pg_sequence_last_value('pgps_internal.wake_seq'::regclass) > 0 then pgps._wake()
+                    else false end,
+                (o.manner).volatile is true, pgps._clock(), (o.manner).raiser, null::integer,
                 case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
-                        and coalesce(current_setting('pgps.carried', true), '') = ''
-                        and coalesce(nullif(current_setting('pgps.handler', true), ''), %5$L) <> 'any'
-                        and pg_notify('pgps_direct_%1$s', concat_ws(' ', %1$s, o.lo + 1,
-                            pg_sequence_last_value('pgps_internal.event_id_seq'::regclass),
-                            pg_current_xact_id()))::text <> '' then null
-                    else nullif(current_setting('pgps.handler', true), '') end,
-                case when current_setting('pgps.client', true) <> '' then current_setting('pgps.client')::bigint end
+                    then pgps._tell(%1$s, o.lo, o.manner, %5$L) else (o.manner).handler end,
+                (o.manner).client_id
             from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
         )
         insert into %2$s (event_id, %3$s)
-        values (case when (select o.lo from pgps_opened o) >= 0
-            then nextval('pgps_internal.event_id_seq'::regclass) end, %4$s)$rule$,
+        values (nextval((select o.ids from pgps_opened o)), %4$s)$rule$,
         (publication.event_type).type_id, (publication.event_type).log,
             pgps_internal.column_list((publication.event_type).endpoint),
         -- Half a number would be no protection against repeats; see pgps._half_a_number.
@@ -69,6 +61,65 @@ $$;
 comment on function pgps_internal.publication(pgps_internal.event_type, regclass) is
 'The action of a rule on source (an endpoint, or an entry): the statement that an INSERT into it becomes. It stands for
 the commit trigger and the control queue of the paper (section 5.2)';
+
+create or replace function pgps._manner(type_id integer) returns pgps_internal.manner
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_handler text := nullif(current_setting('pgps.handler', true), '');
+begin
+    if v_handler not in ('all', 'raiser', 'any') then
+        raise exception 'invalid handler "%" in the setting pgps.handler', v_handler
+        using errcode = '23514', hint = 'Use all, any or raiser.';
+    end if;
+    return (coalesce(current_setting('pgps.act_as', true), '') <> '',
+        case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
+            when 'guaranteed' then pgps._is_volatile(_manner.type_id) else false end,
+        case when current_setting('pgps.act_as', true) <> '' then nullif(current_setting('pgps.raiser', true), '')::xid8
+            end, v_handler,
+        nullif(current_setting('pgps.client', true), '')::bigint)::pgps_internal.manner;
+end
+$$;
+comment on function pgps._manner(integer) is
+'How a statement publishes that has been told by settings, see pgps_internal.manner. pgps.raiser is set together
+with pgps.act_as, and counts only then. Errors: 22023, 23514.';
+
+create or replace function pgps._wake() returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A leader that has gone without a word has said long ago that it sleeps.
+    if pg_sequence_last_value('pgps_internal.wake_seq'::regclass) < date_part('epoch', clock_timestamp()) - 5 then
+        return false;
+    elsif current_setting('max_prepared_transactions') <> '0' then
+        return pgps._ring();
+    end if;
+    perform pg_notify('pgps_dispatch', '');
+    return true;
+end
+$$;
+comment on function pgps._wake() is
+'Wakes the dispatcher, which has said that it sleeps, for what is being published; false when that was long ago';
+
+create or replace function pgps._tell(type_id integer, lo bigint, manner pgps_internal.manner, handler text)
+returns text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if coalesce((_tell.manner).handler, _tell.handler) <> 'any'
+            and coalesce(current_setting('pgps.carried', true), '') = '' then
+        perform pg_notify('pgps_direct_' || _tell.type_id, concat_ws(' ', _tell.type_id, _tell.lo + 1,
+            pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), pg_current_xact_id()));
+    end if;
+    return (_tell.manner).handler;
+end
+$$;
+comment on function pgps._tell(integer, bigint, pgps_internal.manner, text) is
+'Notifies the clients that are registered for direct events of a type about the statement whose events begin above lo;
+returns the handler that the statement was told, if any. handler: that of the type';
 
 create or replace function pgps._half_a_number(producer text, producer_seq bigint) returns bigint
 language plpgsql immutable

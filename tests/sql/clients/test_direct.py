@@ -314,7 +314,7 @@ def test_the_handler_clause_holds_when_the_subscription_is_read_as_such(
     rows(admin, "select pgps.dispatch()")
     subscription = value(admin, "select subscription from pgps.registrations where client = %s", [one.name])
     assert column(one.connection, "select payload -> 'n' from pgps.receive(%s)", [subscription]) == [2]
-    with refused("23514", "handler_is_all_raiser_or_any"):
+    with refused("23514", 'invalid handler "some"', "Use all, any or raiser"):
         rows(admin, "set pgps.handler = 'some'")
         publish(admin, tick, 3)
     rows(admin, "reset pgps.handler")

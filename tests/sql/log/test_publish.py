@@ -100,6 +100,41 @@ def test_a_statement_without_rows_leaves_nothing_behind(admin: psycopg.Connectio
     assert value(admin, "select count(*) from pgps_internal.control") == before
 
 
+def test_publishing_sets_up_few_functions_and_reads_no_check(admin: psycopg.Connection, tick: str) -> None:
+    # Each function of the rule is set up by each statement, called or not; a check is parsed by each (decision 53).
+    functions = value(
+        admin,
+        r"select count(*) from pg_rewrite r cross join regexp_matches(r.ev_action::text, '\{(FUNC|OP)EXPR', 'g')"
+        " where r.ev_class = %s::regclass",
+        [endpoint(tick)],
+    )
+    assert 0 < functions <= 28
+    checked = "select count(*) from pg_constraint where contype = 'c' and conrelid = 'pgps_internal.control'::regclass"
+    assert value(admin, checked) == 0
+
+
+def test_what_settings_say_is_of_the_statement_and_a_raiser_needs_who_acts(
+    connect: Connect, admin: psycopg.Connection, tick: str
+) -> None:
+    publisher = connect()
+    rows(publisher, "set pgps.raiser = '1'; set pgps.reliability = 'non-guaranteed'; set pgps.handler = 'any'")
+    publish(publisher, tick, 1)
+    rows(publisher, "reset pgps.reliability; reset pgps.handler")
+    publish(publisher, tick, 2)
+    rows(publisher, "set pgps.client = '7'")
+    publish(publisher, tick, 3)
+    told = "select volatile, raiser::text, handler, client_id from pgps_internal.control where xid in (%s) order by hi"
+    xids = f"select xid::text::xid8 from pgps_queue.{tick}_in where n in (1, 2, 3)"
+    assert rows(admin, told % xids) == [
+        (True, None, "any", None),
+        (False, None, None, None),
+        (False, None, None, 7),
+    ]
+    with refused("23514", 'invalid handler "some"', "Use all, any or raiser"):
+        rows(publisher, "set pgps.handler = 'some'")
+        publish(publisher, tick, 4)
+
+
 def test_a_sleeping_dispatcher_is_told_at_commit_and_a_waking_one_is_not(
     connect: Connect, admin: psycopg.Connection, tick: str
 ) -> None:
