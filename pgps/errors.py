@@ -52,6 +52,7 @@ __all__ = [
     "TypeMismatch",
     "UnknownName",
     "WrongState",
+    "class_of",
     "from_database",
 ]
 
@@ -215,7 +216,7 @@ def from_database(error: psycopg.Error) -> BrokerError:
     if sqlstate is None and isinstance(error, psycopg.OperationalError):
         sqlstate = "08006"
     message = error.diag.message_primary or str(error).strip() or type(error).__name__
-    told = _class_of(sqlstate)(message, hint=error.diag.message_hint, sqlstate=sqlstate)
+    told = class_of(sqlstate)(message, hint=error.diag.message_hint, sqlstate=sqlstate)
     told.detail, told.constraint, told.attribute = (
         error.diag.message_detail,
         error.diag.constraint_name,
@@ -224,7 +225,8 @@ def from_database(error: psycopg.Error) -> BrokerError:
     return told
 
 
-def _class_of(sqlstate: str | None) -> type[BrokerError]:
+def class_of(sqlstate: str | None) -> type[BrokerError]:
+    """Return the class of errors with a SQLSTATE."""
     if sqlstate is None:
         return BrokerError
     for length in (5, 2):

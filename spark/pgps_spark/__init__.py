@@ -2,7 +2,8 @@
 
 `session()` makes a Spark session that can talk to brokers, `register(spark)` makes one of yours do so;
 `publish(df, event_type)` and `publish_stream(df, event_type)` publish;
-`start(writer)` starts a stream. Nothing here needs Java until it is called.
+`detect(stream, expression)` detects composite events; `start(writer)` starts a stream. Nothing here needs Java until it
+is called.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pgps_spark.connection import jdbc_options
+    from pgps_spark.detecting.detect import detect
     from pgps_spark.publishing import Published, publish, publish_stream
     from pgps_spark.queries import start
     from pgps_spark.sessions import register, session
 
-__all__ = ["Published", "jdbc_options", "publish", "publish_stream", "register", "session", "start"]
+__all__ = ["Published", "detect", "jdbc_options", "publish", "publish_stream", "register", "session", "start"]
 
 _WHERE = {
     "Published": "publishing",
+    "detect": "detecting.detect",
     "jdbc_options": "connection",
     "publish": "publishing",
     "publish_stream": "publishing",

@@ -8,6 +8,7 @@ A comment before a block says more about it:
     <!-- test: run -->           a ```sh block that is run (others are only checked to exist)
     <!-- test: serve -->         a ```sh block whose lines are programs that run until the document ends
     <!-- test: until TEXT -->    a ```sh block that is run until it prints that text (… stands for anything on its line)
+    <!-- test: spark -->         a program, and what it prints, that a test of Spark runs with a session `spark`
     <!-- test: skip -->          not run: it needs what a test has not
 """
 

@@ -75,7 +75,7 @@ def serve(_nothing_left: None, environment: dict[str, str], tmp_path: Path) -> I
 @pytest.mark.parametrize("path", _PATHS)
 @pytest.mark.usefixtures("_nothing_left")
 def test_what_a_document_tells_to_type_works(path: str, environment: dict[str, str], serve: Serve) -> None:
-    blocks = [block for block in blocks_of(ROOT / path) if block.said != "skip"]
+    blocks = [block for block in blocks_of(ROOT / path) if block.said not in {"skip", "spark"}]
     for for_psql, group in groupby(blocks, key=lambda block: block.kind in {"sql", "text"}):
         if for_psql:
             _run_statements(path, list(group), environment)
