@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,16 @@ import psycopg
 import pytest
 
 from pgps.embedded import EmbeddedCluster, list_clusters
-from pgps_demo.data import Data
+from pgps_demo.data import Data, Quote, Reading
 from pgps_demo.expect import Expected, Wanted, expect
 from pgps_demo.group.directory import expect as expect_directory
 from pgps_demo.group.directory import updates
 from pgps_demo.network import figure5, healthcare
 from pgps_demo.network.withheld import Finding
+from pgps_demo.patterns import recount
 from pgps_demo.prove import judge
 from pgps_demo.run import run
+from pgps_demo.scene import THRESHOLDS
 from tests.fix_db import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -60,6 +63,7 @@ def test_a_part_of_the_data_arrives_once_and_in_order(embedded_home: Path) -> No
     _check_healthcare(result["healthcare"])
     _check_figure_5(result["figure_5"])
     _check_group(result["group"])
+    _check_patterns(result["patterns"])
     assert result["chess"]["ok"]
     assert result["chess"]["counts"]["crashed"] == 1
     assert _left(embedded_home) == []
@@ -96,6 +100,30 @@ def _check_group(result: dict[str, Any]) -> None:
     assert {each["entries"] for each in result["members"]} == {len(expect_directory(quotes))}
     assert result["checkpoints"] > 0
     assert [each["replayed"] > 0 for each in result["members"]] == [True, True, True, False]
+
+
+def _check_patterns(result: dict[str, Any]) -> None:
+    above = {patient: high for patient, (_, high) in THRESHOLDS.items()}
+    wanted = {each.subscription: each.count for each in recount.expect(recount.first_of(Data.load(), 0.02), above)}
+    assert {each["subscription"]: each["received"] for each in result["subscriptions"]} == wanted
+    assert all(wanted.values())
+    assert all(each["ok"] and each["in_order"] for each in result["subscriptions"])
+
+
+def test_patterns_are_recounted_from_the_raw_data() -> None:
+    at = dt.datetime.fromisoformat("2010-03-01 07:00")
+    readings = [
+        Reading(3, at + dt.timedelta(minutes=minute), glucose, None)
+        # Insulin is given at 7:30:30; an hour is the longest.
+        for minute, glucose in [(0, 300), (10, 100), (20, 300), (30, 300), (40, 300), (50, 300), (91, 300), (95, 300)]
+    ]
+    quotes = [
+        Quote("IBM", dt.date(2010, 3, day), price, price, price, price, 1, price)
+        for day, price in zip((1, 2, 3, 4, 5, 11, 12), map(Decimal, (100, 95, 99, 100, 101, 100, 101)), strict=True)
+    ]
+    alert, recovery = recount.expect(Data(readings, quotes), {3: 220})
+    assert [(first.minute, last.minute) for _, first, last, _ in alert.events["3"]] == [(0, 30), (40, 31), (50, 35)]
+    assert [(began.day, back.day) for _, began, back, _ in recovery.events["IBM"]] == [(1, 4), (1, 5), (1, 11)]
 
 
 def test_it_fails_when_a_subscriber_has_an_event_too_many(

@@ -28,6 +28,7 @@ from pgps_demo.display import Bars, Steps
 from pgps_demo.expect import Expected, expect
 from pgps_demo.group import run as group_run
 from pgps_demo.network import figure5_run, healthcare_run
+from pgps_demo.patterns import run as patterns_run
 from pgps_demo.play import play, settle
 from pgps_demo.prove import Verdict, judge_all
 from pgps_demo.report import median_latency, show_answer, show_title, show_verdicts, summary
@@ -37,7 +38,7 @@ __all__ = ["run"]
 
 _WIDTH = 100
 _NETWORK_SPEED = 3
-_NETWORKS = ("healthcare", "figure_5", "group")
+_NETWORKS = ("healthcare", "figure_5", "group", "patterns")
 _PROVED = ("subscriptions", "links", "states", "withheld", "members")
 
 
@@ -63,6 +64,7 @@ def run(
                 result["healthcare"] = healthcare_run.run(data, Steps(talk), data_out, speed=speed, seed=seed)
                 result["figure_5"] = figure5_run.run(data, Steps(talk), data_out, speed=speed)
                 result["group"] = group_run.run(data, Steps(talk), data_out, speed=speed)
+                result["patterns"] = patterns_run.run(Data.load(), Steps(talk), data_out, part=part)
                 result["chess"] = chess_run.run(Steps(talk))
                 result["ok"] = result["ok"] and all(result[name]["ok"] for name in (*_NETWORKS, "chess"))
             if spark:

@@ -16,7 +16,8 @@ __all__ = ["Counter", "in_force", "settle"]
 _WAITING: LiteralString = """
     select (select coalesce(sum(waiting), 0) from pgps.activity)::bigint
         + (select coalesce(sum(depth), 0) from pgps.subscriptions)::bigint
-        + (select coalesce(sum(lag_events), 0) from pgps.links)::bigint as waiting,
+        + (select coalesce(sum(lag_events), 0) from pgps.links)::bigint
+        + (select coalesce(sum(lag), 0) from pgps.composite_events)::bigint as waiting,
         (select count(*) from pgps.links where state not in ('up', 'elsewhere')) as down
 """
 _IN_FORCE: LiteralString = """
@@ -32,7 +33,7 @@ class Counter:
     """Counts the rows of a subscriber's table; while its broker is away, the last count stands."""
 
     site: Site
-    role: str
+    role: str | None
     query: str
     last: list[int]
 

@@ -1,0 +1,1 @@
+"""Patterns of events: readings that nobody treats, and a stock that recovers."""
