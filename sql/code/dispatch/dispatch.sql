@@ -184,8 +184,10 @@ comment on function pgps.dispatch(integer) is
 about how many at most, never splitting a transaction; null = all that wait. Of transactions that published at the same
 time fewer are taken, since what counts is the span of their event ids. Then evaluates the filters that read more than
 the event (pgps.lanes), unless another session does so or they are slow: those of one role for the setting
-dispatch_lane_timeout at most, and a millisecond more for each event. Waits for another dispatcher''s transaction.
-Committed as a whole, so after a crash it is repeated exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
+dispatch_lane_timeout at most, and a millisecond more for each event. Then detects composite events; what it detects is
+published in this transaction, so the next call dispatches it: one call for each level of composite events that are made
+of others. Waits for another dispatcher''s transaction. Committed as a whole, so after a crash it is repeated exactly.
+Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
 
 revoke all on function pgps.dispatch(integer) from public;
 grant execute on function pgps.dispatch(integer) to pgps_worker, pgps_admin;

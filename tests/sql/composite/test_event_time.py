@@ -67,6 +67,24 @@ def test_a_silent_source_holds_nothing_up(broker: psycopg.Connection, clock: Clo
     assert value(broker, "select late from pgps.composite_events where name = 'both'") == 0
 
 
+def test_a_clock_that_goes_back_is_held(broker: psycopg.Connection, clock: Clock) -> None:
+    """By arrival time never decreases: nothing is lost or expires, and no tick fires twice."""
+    clock.set("2026-03-01 12:00:00.5+00")
+    call(broker, "create_composite_event", "pair", "a x ; b y", auditable=True)
+    call(broker, "create_composite_event", "tick", "every('10 s')", auditable=True)
+    rows(broker, "insert into pgps_event.a values (1, '2026-03-01')")
+    for step in ("15 seconds", "-1 hour", "1 hour"):
+        rows(broker, "select pgps.dispatch()")
+        clock.advance(step)
+    rows(broker, "select pgps.dispatch()")
+    clock.advance("-10 seconds")
+    rows(broker, "insert into pgps_event.b values (2, '2026-03-01')")
+    # What the one call detects is dispatched by the next.
+    assert [value(broker, "select pgps.dispatch()") for _ in range(3)] == [1, 1, 0]
+    assert value(broker, "select ends_at >= starts_at from pgps_queue.pair_in")
+    assert value(broker, "select count(*) from pgps_queue.tick_in") == 1
+
+
 def test_a_time_attribute_is_a_time_and_never_null(broker: psycopg.Connection) -> None:
     with pytest.raises(psycopg.errors.CheckViolation):
         rows(broker, "insert into pgps_event.a values (1, null)")
