@@ -204,6 +204,16 @@ $$;
 -- Over how many more links a neighbour's filter may be passed on; null: an older broker has not said so, and it goes as
 -- far as one of this broker.
 alter table pgps_internal.wanted add column reach integer;
+create index wanted_key_idx on pgps_internal.wanted (neighbour_id, key);
+
+-- Filters that may imply each other (pgps_internal.family_of).
+alter table pgps_internal.link_filter add column family text;
+update pgps_internal.link_filter f set family = (
+    select md5(concat_ws(E'\n', f.type_id, f.shape, f.environment, f.constant_types,
+        array_agg(case when b ~ '[<>]' then '' else c end order by n)))
+    from unnest(f.constants, f.bounds) with ordinality u(c, b, n) having bool_or(b ~ '[<>]'));
+create index link_filter_family_idx on pgps_internal.link_filter (family) where family is not null;
+drop index pgps_internal.filter_shape_idx;
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

@@ -30,7 +30,7 @@ def brokers(
     made: list[Broker] = []
 
     def make(count: int) -> list[Broker]:
-        for letter in "abcdefg"[len(made) : len(made) + count]:
+        for letter in "abcdefgh"[len(made) : len(made) + count]:
             dsn = server.clone(f"links_{letter}_{_PROCESS}_{next(_counter)}")
             admin = connect(dsn=dsn)
             admin.execute("select pgps.configure('broker', %s)", [letter])

@@ -11,6 +11,12 @@ from tests.links.rig import Broker, filters_from, linked, received, settle
 
 Brokers = Callable[[int], list[Broker]]
 
+INTERN = """
+    select pgps_internal.intern_filter(t, f.filter,
+        case when f.filter is not null then pgps_internal.constant_types('quote', f.filter, '{}') end, '{}')
+    from pgps_internal.event_type t, (select %s::text) f(filter) where t.name = 'quote'
+"""
+
 
 def test_a_date_in_a_filter_that_travels_is_the_day_that_it_is_for_the_subscriber(brokers: Brokers) -> None:
     a, b = brokers(2)
@@ -122,6 +128,46 @@ def test_a_filter_is_said_to_be_in_force_behind_the_batch_that_was_being_matched
         assert received(b, "all") == [("a", 2)]
 
 
+def test_a_filter_implies_those_of_its_shape_that_have_narrower_bounds_and_the_same_values(brokers: Brokers) -> None:
+    (a,) = brokers(1)
+    make_type(a.admin, "quote", "symbol text, price numeric, day date")
+    filters = [
+        None,
+        "symbol = 'A'",
+        "symbol = 'B'",
+        "symbol = 'A' and price > 1",
+        "symbol = 'A' and price > 2",
+        "symbol = 'B' and price > 3",
+        "price > 1.0",
+        "price > 1",
+        "price > 9 and day <= '2026-01-01'",
+        "price > 8 and day <= '2026-01-02'",
+        "price > 7 and day <= '2025-12-31'",
+    ]
+    keys = {}
+    for text in filters:
+        keys[value(a.admin, INTERN, [text])] = text
+    found = {(keys[one], keys[other]) for one, other in rows(a.admin, "select key, by_key from pgps_internal.cover")}
+    assert {pair for pair in found if pair[1] is None} == {(text, None) for text in filters[1:]}
+    implied = {pair for pair in found if pair[1] is not None}
+    # The two that say the same imply each other, which is noted once.
+    assert {frozenset(pair) for pair in implied} == {
+        frozenset(("symbol = 'A' and price > 2", "symbol = 'A' and price > 1")),
+        frozenset(("price > 1.0", "price > 1")),
+        frozenset(("price > 9 and day <= '2026-01-01'", "price > 8 and day <= '2026-01-02'")),
+    }
+    assert len(implied) == 3
+    assert ("symbol = 'A' and price > 2", "symbol = 'A' and price > 1") in implied
+    # Whatever the order in which they come.
+    rows(a.admin, "delete from pgps_internal.link_filter")
+    assert not rows(a.admin, "select from pgps_internal.cover")
+    for text in reversed(filters):
+        value(a.admin, INTERN, [text])
+    assert {
+        (keys[one], keys[other]) for one, other in rows(a.admin, "select key, by_key from pgps_internal.cover")
+    } == found
+
+
 def test_a_filter_that_is_withdrawn_does_not_go_round_in_a_ring(brokers: Brokers) -> None:
     # Each broker wants everything of all others in turn, so that each way round is in use; each then wants the filter
     # of the first because the one before it does.
@@ -151,6 +197,6 @@ def test_a_filter_may_travel_as_far_as_there_are_brokers(brokers: Brokers) -> No
         rows(
             a.admin,
             "insert into pgps_internal.origin (broker_id, epoch, name)"
-            " select gen_random_uuid(), 1, n::text from generate_series(1, 70) n",
+            " select gen_random_uuid(), 1, n::text from generate_series(1, 40) n",
         )
         assert value(a.admin, "select pgps_internal.farthest()") == 128

@@ -28,6 +28,19 @@ set search_path = pg_catalog, pg_temp
 as $$ select array(select a.name from pgps_internal.attributes_of((attribute_names.event_type).endpoint) a) $$;
 comment on function pgps_internal.attribute_names(pgps_internal.event_type) is 'The attributes of an event type';
 
+create or replace function pgps_internal.family_of(filter pgps_internal.link_filter) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select md5(concat_ws(E'\n', (family_of.filter).type_id, (family_of.filter).shape, (family_of.filter).environment,
+        (family_of.filter).constant_types, array_agg(case when b ~ '[<>]' then '' else c end order by n)))
+    from unnest((family_of.filter).constants, (family_of.filter).bounds) with ordinality u(c, b, n)
+    having bool_or(b ~ '[<>]')
+$$;
+comment on function pgps_internal.family_of(pgps_internal.link_filter) is
+'The same for filters of one shape that differ in nothing but the bounds of ranges, so that one may imply another; null
+for a filter without such a bound';
+
 create or replace function pgps_internal.intern_filter(
     event_type pgps_internal.event_type, filter text, constant_types text[], environment jsonb
 ) returns text
@@ -66,7 +79,8 @@ begin
         array(select case when t.typcollation = 0 then k.value ->> 'operator' else '=' end
             from unnest(v_types) with ordinality c(name, n) join pg_type t on t.oid = to_regtype(c.name)
             left join jsonb_array_elements(v_parsed -> 'keys') k(value) on (k.value ->> 'parameter')::integer = c.n
-                order by c.n))::pgps_internal.link_filter;
+                order by c.n), null)::pgps_internal.link_filter;
+    v_filter.family := pgps_internal.family_of(v_filter);
     insert into pgps_internal.link_filter select v_filter.* on conflict do nothing;
     if found then
         perform pgps_internal.note_covers(v_filter);
@@ -78,48 +92,57 @@ comment on function pgps_internal.intern_filter(pgps_internal.event_type, text, 
 'The key of a filter, equal for equal filters at all brokers; enters a new filter and what it implies. filter: null =
 every event.';
 
+create or replace function pgps_internal.implies(bounds text[], types text[], narrow text, wide text) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(case
+        when b in ('>', '>=') then format('(%4$s.constants[%1$s])::%2$s <= (%3$s.constants[%1$s])::%2$s', n,
+            types[n], narrow, wide)
+        when b in ('<', '<=') then format('(%4$s.constants[%1$s])::%2$s >= (%3$s.constants[%1$s])::%2$s', n,
+            types[n], narrow, wide)
+        else format('%2$s.constants[%1$s] = %3$s.constants[%1$s]', n, narrow, wide) end, ' and ' order by n)
+    from unnest(bounds) with ordinality u(b, n)
+$$;
+comment on function pgps_internal.implies(text[], text[], text, text) is
+'The condition under which the filter of one row (narrow) implies that of another (wide), both of the same family: each
+constant is the same, or a bound that is as wide';
+
 create or replace function pgps_internal.note_covers(filter pgps_internal.link_filter) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_types text[];
-    v_narrower text;
-    v_wider text;
+    v_bounds text[] := (note_covers.filter).bounds;
+    v_types text[] := (note_covers.filter).constant_types;
 begin
     -- The filter for every event covers all others of the type.
-    insert into pgps_internal.cover (key, by_key)
-    select case when (note_covers.filter).filter is null then f.key else (note_covers.filter).key end,
-        case when (note_covers.filter).filter is null then (note_covers.filter).key else f.key end
-    from pgps_internal.link_filter f
-    where f.type_id = (note_covers.filter).type_id and f.key <> (note_covers.filter).key
-        and (f.filter is null) <> ((note_covers.filter).filter is null);
-    if cardinality((note_covers.filter).constants) > 0 then
-        v_types := (note_covers.filter).constant_types;
-        -- Within a shape a filter covers another when each of its constants is the same, or a bound that is as wide.
-        select string_agg(case
-                when b in ('>', '>=')
-                    then format('(g.constants[%1$s])::%2$s <= (f.constants[%1$s])::%2$s', n, v_types[n])
-                when b in ('<', '<=')
-                    then format('(g.constants[%1$s])::%2$s >= (f.constants[%1$s])::%2$s', n, v_types[n])
-                else format('f.constants[%1$s] = g.constants[%1$s]', n) end, ' and ' order by n)
-        into v_narrower from unnest((note_covers.filter).bounds) with ordinality u(b, n);
-        v_wider := 'f.type_id = ($1).type_id and g.type_id = f.type_id and f.shape = ($1).shape and g.shape = f.shape '
-            'and f.environment = ($1).environment
-            and g.environment = f.environment and f.constant_types = ($1).constant_types and g.constant_types = '
-                'f.constant_types and f.key <> g.key';
-        execute format('insert into pgps_internal.cover (key, by_key) select f.key, g.key '
-            'from pgps_internal.link_filter f, pgps_internal.link_filter g
-            where (f.key = ($1).key or g.key = ($1).key) and %s and %s on conflict do nothing', v_wider, v_narrower)
-                using note_covers.filter;
+    if (note_covers.filter).filter is null then
+        insert into pgps_internal.cover (key, by_key)
+        select f.key, (note_covers.filter).key from pgps_internal.link_filter f
+        where f.type_id = (note_covers.filter).type_id and f.filter is not null;
+    else
+        insert into pgps_internal.cover (key, by_key)
+        select (note_covers.filter).key, f.key from pgps_internal.link_filter f
+        where f.type_id = (note_covers.filter).type_id and f.filter is null;
+    end if;
+    -- Compared with its family only, which an index finds: most filters have none, and there may be very many of them.
+    if (note_covers.filter).family is not null then
         -- Of two that cover each other (1 and 1.0) only one direction is kept.
-        delete from pgps_internal.cover c using pgps_internal.cover d where c.key = d.by_key and c.by_key = d.key
-            and c.key < c.by_key;
+        execute format('insert into pgps_internal.cover (key, by_key)
+            select f.key, g.key from pgps_internal.link_filter f, pgps_internal.link_filter g
+            where f.key = ($1).key and g.family = ($1).family and g.key <> f.key and %1$s and (f.key > g.key or not %2$s)
+            union all
+            select f.key, g.key from pgps_internal.link_filter f, pgps_internal.link_filter g
+            where g.key = ($1).key and f.family = ($1).family and g.key <> f.key and %1$s and (f.key > g.key or not %2$s)
+            ', '(' || pgps_internal.implies(v_bounds, v_types, 'f', 'g') || ')',
+            '(' || pgps_internal.implies(v_bounds, v_types, 'g', 'f') || ')')
+        using note_covers.filter;
     end if;
 end
 $$;
 comment on function pgps_internal.note_covers(pgps_internal.link_filter) is
-'Notes which filters a new one implies, and which imply it: within a shape by their constants; all imply the filter for
+'Notes which filters a new one implies, and which imply it: within a family by their constants; all imply the filter for
 every event';
 
 create or replace function pgps_internal.constant_types(event_type text, filter text, environment jsonb) returns text[]

@@ -146,12 +146,13 @@ create or replace function pgps_internal.farthest() returns integer
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- The next power of two, so that a broker that joins changes the number for hardly any filter. Who subscribes has
-    -- heard of each broker on the way to an origin, since each is an origin itself.
-    select greatest(16, 1 << length(ltrim(count(*)::integer::bit(30)::text, '0'))) from pgps_internal.origin
+    -- A power of two, so that a broker that joins changes the number for hardly any filter. Who subscribes has heard of
+    -- each broker on the way to an origin, since each is an origin itself.
+    select greatest(16, 1 << length(ltrim((2 * count(*))::integer::bit(30)::text, '0'))) from pgps_internal.origin
 $$;
 comment on function pgps_internal.farthest() is
-'Over how many links a filter of this broker may travel: at least as many as there are brokers';
+'Over how many links a filter of this broker may travel: more than twice as many as there are brokers, so that half of
+it is enough from any broker to any other';
 
 drop function if exists pgps_internal.link_filters_for(pgps_internal.neighbour);
 drop function if exists pgps_internal.link_filters_for(pgps_internal.neighbour, pgps_internal.interest[]);
@@ -180,7 +181,8 @@ begin
         having max(case when i.neighbour_id is null then v_farthest else coalesce(w.reach, v_farthest) - 1 end) > 0
     )
     select d.key, d.type_id, d.reach from desired d
-    where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key);
+    where d.key not in (
+        select c.key from pgps_internal.cover c where c.by_key in (select w.key from desired w));
 end
 $$;
 comment on function pgps_internal.link_filters_for(pgps_internal.neighbour, pgps_internal.interest[]) is
@@ -236,20 +238,27 @@ declare
 begin
     -- A filter is in force where another one is that covers it and was told to the parent; but only from the horizon
     -- on, since what came before was skipped for it.
+    -- "not in" and "materialized", since the planner does not know how many there are of what, and would compare each
+    -- with each: there may be many thousand filters, and few of them cover others.
+    with fresh as materialized (
+        select distinct i.origin_id, i.key from unnest(activate.interests) i
+        where (i.origin_id, i.key) not in (select x.origin_id, x.key from pgps_internal.activation x)
+    ),
+    covered as materialized (
+        select i.origin_id, i.key, c.by_key from fresh i join pgps_internal.cover c using (key)
+    )
     insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
     select i.origin_id, i.key, greatest(min(a.since), pgps_internal.horizon(i.origin_id)), false
-    from (select distinct i.origin_id, i.key from unnest(activate.interests) i) i
+    from covered i
     join pgps_internal.origin o using (origin_id)
-    join pgps_internal.cover c on c.key = i.key
-    join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = c.by_key
-    join pgps_internal.told t on t.neighbour_id = o.parent and t.kind = 'sub' and t.key = a.key
-    where not exists (select from pgps_internal.activation x where x.origin_id = i.origin_id and x.key = i.key)
+    join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = i.by_key
+    join pgps_internal.told t on t.neighbour_id = o.parent and t.kind = 'sub' and t.key = i.by_key
     group by i.origin_id, i.key
     on conflict do nothing;
     v_has_new := found;
     with broken as (
         delete from pgps_internal.activation a
-        where not exists (select from unnest(activate.interests) i where i.origin_id = a.origin_id and i.key = a.key)
+        where (a.origin_id, a.key) not in (select i.origin_id, i.key from unnest(activate.interests) i)
             and not exists (select from pgps_internal.origin o join pgps_internal.told t on t.neighbour_id = o.parent
                 where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key)
             -- Kept where the path to an origin is lost, and not the interest in it.

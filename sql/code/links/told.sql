@@ -28,6 +28,7 @@ as $$
 #variable_conflict use_column
 declare
     v_id integer := (should_know.neighbour).neighbour_id;
+    v_enough integer := pgps_internal.farthest() / 2;
 begin
     if (should_know.neighbour).is_draining then
         return query select d.* from pgps_internal.last_words(v_id) d;
@@ -54,7 +55,10 @@ begin
     union all
     -- A new number each time that it is told, so that what is said of it from before it was withdrawn is ignored.
     select 'sub', f.key, coalesce(t.value, jsonb_build_object('told', pgps_internal.last_sent(v_id) + 1))
-        || jsonb_build_object('reach', f.reach)
+        -- A reach that was enough is not told again when a subscription nearer by makes it longer.
+        || jsonb_build_object('reach', case
+            when (t.value ->> 'reach')::integer between v_enough and f.reach then t.value -> 'reach'
+            else to_jsonb(f.reach) end)
     from filters f
     left join pgps_internal.told t on t.neighbour_id = v_id and t.kind = 'sub' and t.key = f.key
         and not t.value ? 'is_stale'
