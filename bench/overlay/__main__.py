@@ -24,11 +24,10 @@ def main() -> int:
     """Compute the study, show it, and draw it when asked to."""
     options = _options()
     screen = Console(stderr=True)
-    points = []
+    points: list[Point] = []
     with screen.status("") as status:
         sizes = (10, 100, 1000) if options.quick else (10, 100, 1000, 10_000)
-        for point in study(sizes, options.subscriptions, say=status.update):
-            points.append(point)
+        points += study(sizes, options.subscriptions, say=status.update)
     if options.plot:
         draw(points, options.plot)
     if options.json:

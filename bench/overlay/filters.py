@@ -63,7 +63,7 @@ class Filters:
         if not self.covering:
             return False
         symbol = key // self.limits
-        return bool(told[-1]) or key < self.count - 1 and bool(told[symbol * self.limits : key].any())
+        return bool(told[-1]) or (key < self.count - 1 and bool(told[symbol * self.limits : key].any()))
 
     def covers(self, known: NDArray[np.bool_]) -> int:
         """Return how many pairs of known filters are noted, one of which implies the other."""

@@ -1,8 +1,8 @@
 """What the rules of links make of an overlay at rest: who tells whom what, and what each broker keeps of it.
 
-The rules are those of decision 9 and `docs/internals/links.md`, as `sql/code/links` has them: a broker takes an origin's
-events from one parent, and tells that parent what it wants and what those that have attached the origin to it want,
-without what another filter implies. `tests/bench/test_overlay.py` compares the rows with those of real brokers.
+The rules are those of decision 9 and `docs/internals/links.md`, as `sql/code/links` has them: a broker takes the events
+of an origin from one parent, and tells that parent what it wants and what those that have attached the origin to it
+want, without what another filter implies. `tests/links/test_overlay_model.py` compares the rows with those of brokers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -40,14 +40,6 @@ class Rows:
     told_attach: int
     told_active: int
     cover: int
-
-    @property
-    def all(self) -> int:
-        """Return how many there are together; each advertisement that was heard was also told by somebody."""
-        return (
-            2 * self.offer + self.wanted + self.attached + self.activation
-            + self.told_sub + self.told_attach + self.told_active + self.cover
-        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -96,14 +88,14 @@ class Routes:
 
     def desired(self, way: Way) -> Wanted:
         """Return all that a broker wants of a parent, for itself and for others."""
-        found = self.own[way[0]].copy()
+        found: Wanted = self.own[way[0]].copy()
         for feeding in self._feeds.get(way, ()):
             found |= self.told[feeding]
         return found
 
     def interest(self, broker: int, origin: int) -> Wanted:
         """Return what a broker wants of an origin, for itself and for those that get it from there."""
-        found = self.own[broker].copy()
+        found: Wanted = self.own[broker].copy()
         for near in self.overlay.neighbours[broker]:
             if self.is_attached(near, broker, origin):
                 found |= self.told[near, broker]
@@ -197,8 +189,3 @@ def offers(overlay: Overlay, origin: int, parents: list[int]) -> list[int]:
 def _best(heard: Mapping[int, tuple[int, ...]], near: int, parent: int, here: int) -> tuple[int, ...] | None:
     ways = [(by != parent, len(way), way) for by, way in heard.items() if by != near and near not in way]
     return (here, *min(ways)[2]) if ways else None
-
-
-def total(rows: Iterable[Rows]) -> int:
-    """Return how many rows there are at several brokers."""
-    return sum(each.all for each in rows)

@@ -26,7 +26,7 @@ _SAMPLE = 60
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workload: which filters, and how many brokers publish (null: all)."""
+    """A workload: which filters, and how many brokers publish (None: all)."""
 
     name: str
     filters: Filters
@@ -89,7 +89,8 @@ def _point(case: Case, size: int, subscriptions: int) -> Point:
     seen = [0, 1, size - 1] if size > 2 else [0]
     # Every broker is an origin, and offered, whether or not it publishes.
     probes = pick.sample(range(size), min(size, 20))
-    offered = np.sum([offers(overlay, origin, overlay.parents(origin)) for origin in probes], axis=0) * size / len(probes)
+    offered = np.sum([offers(overlay, origin, overlay.parents(origin)) for origin in probes], axis=0)
+    offered = offered * size / len(probes)
     most = max((_rows(routes, broker, offered[broker], weight) for broker in seen), key=lambda found: found[0])
     news = [_news(routes, pick, weight) for _ in range(100)]
     events = [_event(routes, pick, sample) for _ in range(50)]
@@ -117,7 +118,7 @@ def _rows(routes: Routes, broker: int, offered: float, weight: float) -> tuple[f
 def _news(routes: Routes, pick: random.Random, weight: float) -> tuple[int, float]:
     """Return what a new subscription sends: how many filters, and how many answers."""
     broker = pick.randrange(routes.overlay.size)
-    popular = routes.filters.popularity()
+    popular = routes.filters.popularity().tolist()
     key = pick.choices(range(routes.filters.count), popular)[0]
     if routes.own[broker, key]:
         return 0, 0
@@ -147,9 +148,7 @@ def _repair(routes: Routes, pick: random.Random, weight: float) -> float:
         overlay = routes.overlay.without(*cut)
         if min(overlay.parents(cut[0])[cut[1]], 0) < 0:
             overlay = None
-    after = Routes(
-        overlay, routes.filters, routes.own, {origin: overlay.parents(origin) for origin in routes.parents}
-    )
+    after = Routes(overlay, routes.filters, routes.own, {origin: overlay.parents(origin) for origin in routes.parents})
     load = np.zeros(overlay.size)
     for origin, parents in after.parents.items():
         before = routes.parents[origin]

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
+from tests.fix_server import Server
 from tests.fix_worker import Workers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SHARDED = EXAMPLES / "sharded_accounts.py"
 
 
 @pytest.mark.parametrize(
-    "path", sorted(set(EXAMPLES.glob("*.py")) - {EXAMPLES / "broker.py"}), ids=lambda path: path.stem
+    "path", sorted(set(EXAMPLES.glob("*.py")) - {EXAMPLES / "broker.py", SHARDED}), ids=lambda path: path.stem
 )
 def test_an_example_runs(path: Path, own_database: str, workers: Workers) -> None:
+    workers(own_database)
+    _loaded(path).main(own_database)
+
+
+def test_an_event_type_is_sharded_over_four_brokers(server: Server, own_database: str, workers: Workers) -> None:
+    others = [f"{conninfo_to_dict(own_database)['dbname']}_{number}" for number in range(3)]
+    try:
+        dsns = [own_database, *map(server.clone, others)]
+        for dsn in dsns:
+            workers(dsn)
+        _loaded(SHARDED).main(dsns)
+    finally:
+        for other in others:
+            server.drop(other)
+
+
+def _loaded(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    workers(own_database)
-    module.main(own_database)
+    return module

@@ -76,9 +76,7 @@ Step = Callable[[Scene], object]
 _ATTACHMENT = "(admit_item.item ->> 'attachment')::integer"
 _PREVIOUS = "(admit_item.item ->> 'previous')::bigint > v_place"
 _UNCONFIRMED = "update pgps_internal.activation a set is_confirmed = false\n        from"
-_UNWANTED = (
-    "where not exists (select from unnest(activate.interests) i where i.origin_id = a.origin_id and i.key = a.key)"
-)
+_UNWANTED = "where (a.origin_id, a.key) not in (select i.origin_id, i.key from unnest(activate.interests) i)"
 _OF_WHAT_WAS_TOLD = (
     "and exists (select from pgps_internal.told t",
     "and true or exists (select from pgps_internal.told t",
@@ -140,7 +138,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         forgotten,
         [
             [
-                Taken("activate", _UNWANTED, _UNWANTED.replace("not exists", "false and not exists")),
+                Taken("activate", _UNWANTED, _UNWANTED.replace("where", "where false and")),
                 Taken("note_breaks", *_BREAK_BEGINS),
             ]
         ],

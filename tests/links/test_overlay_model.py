@@ -48,8 +48,8 @@ def test_the_model_has_the_rows_that_brokers_have(brokers: Brokers, overlay: Ove
     with linked([(made[one], made[other]) for one, other in overlay.links()]) as links:
         settle(made, links, rounds=200)
         for number, broker in enumerate(made):
-            for key in np.flatnonzero(own[number]):
-                call(broker.admin, "subscribe", f"s{key}", "quote", filter=_text(int(key)), scope="global")
+            for key in np.flatnonzero(own[number]).tolist():
+                call(broker.admin, "subscribe", f"s{key}", "quote", filter=_text(key), scope="global")
         settle(made, links, rounds=200)
         parents = _parents(overlay, made)
         for origin, found in parents.items():

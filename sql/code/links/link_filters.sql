@@ -131,10 +131,12 @@ begin
         -- Of two that cover each other (1 and 1.0) only one direction is kept.
         execute format('insert into pgps_internal.cover (key, by_key)
             select f.key, g.key from pgps_internal.link_filter f, pgps_internal.link_filter g
-            where f.key = ($1).key and g.family = ($1).family and g.key <> f.key and %1$s and (f.key > g.key or not %2$s)
+            where f.key = ($1).key and g.family = ($1).family and g.key <> f.key
+                and %1$s and (f.key > g.key or not %2$s)
             union all
             select f.key, g.key from pgps_internal.link_filter f, pgps_internal.link_filter g
-            where g.key = ($1).key and f.family = ($1).family and g.key <> f.key and %1$s and (f.key > g.key or not %2$s)
+            where g.key = ($1).key and f.family = ($1).family and g.key <> f.key
+                and %1$s and (f.key > g.key or not %2$s)
             ', '(' || pgps_internal.implies(v_bounds, v_types, 'f', 'g') || ')',
             '(' || pgps_internal.implies(v_bounds, v_types, 'g', 'f') || ')')
         using note_covers.filter;

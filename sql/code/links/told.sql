@@ -18,6 +18,18 @@ $$;
 comment on function pgps_internal.definition_of(pgps_internal.event_type) is
 'The schema of an event type, as it travels';
 
+create or replace function pgps_internal.reach_to_tell(told jsonb, reach integer, enough integer) returns jsonb
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object('reach', case
+        when (reach_to_tell.told ->> 'reach')::integer between reach_to_tell.enough and reach_to_tell.reach
+        then (reach_to_tell.told ->> 'reach')::integer else reach_to_tell.reach end)
+$$;
+comment on function pgps_internal.reach_to_tell(jsonb, integer, integer) is
+'How far a filter may travel, as a part of what is told of it: as told before, if that is enough for the way to any
+broker and not too much, since a subscription nearer by would otherwise tell all brokers behind once more';
+
 drop function if exists pgps_internal.should_know(pgps_internal.neighbour);
 create or replace function pgps_internal.should_know(
     neighbour pgps_internal.neighbour, interests pgps_internal.interest[]
@@ -49,16 +61,12 @@ begin
     union all
     select 'ad', a.origin_id::text,
         jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost,
-        'types', a.types)
-        || case when a.is_draining then '{"is_draining": true}'::jsonb else '{}' end
+            'types', a.types) || case when a.is_draining then '{"is_draining": true}'::jsonb else '{}' end
     from ads a
     union all
     -- A new number each time that it is told, so that what is said of it from before it was withdrawn is ignored.
     select 'sub', f.key, coalesce(t.value, jsonb_build_object('told', pgps_internal.last_sent(v_id) + 1))
-        -- A reach that was enough is not told again when a subscription nearer by makes it longer.
-        || jsonb_build_object('reach', case
-            when (t.value ->> 'reach')::integer between v_enough and f.reach then t.value -> 'reach'
-            else to_jsonb(f.reach) end)
+        || pgps_internal.reach_to_tell(t.value, f.reach, v_enough)
     from filters f
     left join pgps_internal.told t on t.neighbour_id = v_id and t.kind = 'sub' and t.key = f.key
         and not t.value ? 'is_stale'
@@ -72,8 +80,7 @@ begin
     -- Origins and filters of the neighbour that are in force here.
     select 'active', concat(a.origin_id, ' ', w.known_as),
         jsonb_strip_nulls(jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key',
-            w.known_as,
-            'told', nullif(w.told, 0)))
+            w.known_as, 'told', nullif(w.told, 0)))
     from pgps_internal.attached a
     join pgps_internal.origin o using (origin_id)
     join pgps_internal.wanted w using (neighbour_id)
