@@ -142,6 +142,7 @@
 \ir code/links/asked.sql
 \ir code/links/told.sql
 \ir code/links/horizon.sql
+\ir code/links/rewind.sql
 \ir code/links/told_types.sql
 \ir code/links/messages.sql
 \ir code/links/runs.sql

@@ -130,7 +130,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         rewind,
         [
             [Taken("go_live", "(c.since is null or c.since > v_attached.horizon)", "false")],
-            [Taken("admit_rewound", "set skip = m.skip + v_new", "set skip = m.skip")],
+            [Taken("skip_here", "set skip = m.skip + skip_here.ids", "set skip = m.skip")],
         ],
     ),
     (kept, [[Taken("choose_parents", _UNCONFIRMED, "delete from pgps_internal.activation a\n        using")]]),
@@ -146,7 +146,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (child_ahead, [[Taken("rewind", _NOT_AHEAD, "")]]),
     (
         child_ahead_at_rest,
-        [[Taken("admit_item", "v_origin.rewind_from is not null and v_upto >= v_horizon", "v_upto > v_horizon")]],
+        [[Taken("move_rewind", "move_rewind.upto >= move_rewind.horizon", "move_rewind.upto > move_rewind.horizon")]],
     ),
     (told_once_more, [[Taken("hear_active", *_OF_WHAT_WAS_TOLD)]]),
     (wanted_again_at_once, [[Taken("note_breaks", *_BREAK_BEGINS)]]),

@@ -16,12 +16,9 @@ _MAKES = re.compile(r"^(?:create or replace (?:function|procedure) ([\w.]+)\(|do
 _QUOTE = re.compile(r"\$\w*\$")
 _ATOMIC = re.compile(r"^begin atomic$", re.MULTILINE)
 
-# Each of these is one loop or one statement on the path of an event, or one decision about locks: in parts it would
-# cost a call for every batch, or hide an order that matters. None is added, and one that is shorter is taken out.
-LONGER = {
-    "admit_item", "admit_rewound", "catch_up", "dispatch_part", "hand_out",
-    "hand_out_runs", "lease", "next_events", "pack", "run_lane", "store_spooled",
-}  # fmt: skip
+# One loop over the batches of a lane whose steps share what the handler of its errors looks at; and one statement for
+# each batch of spooled messages. None is added, and one that is shorter is taken out.
+LONGER = {"run_lane", "store_spooled"}
 
 
 def files(*endings: str) -> list[Path]:

@@ -28,8 +28,6 @@ comment on function pgps_internal.require_consumer(pgps_internal.subscription, p
 'Returns true; raises 55000 when the events last received from a subscription with one consumer went to another
 consumer';
 
-
-
 create or replace function pgps_internal.hand_out_due(subscription_id bigint, max_events integer)
 returns pgps_internal.received[]
 language plpgsql
@@ -77,23 +75,47 @@ end
 $$;
 comment on function pgps_internal.has_due(bigint) is 'True when hand_out_due has something to hand out';
 
+create or replace function pgps_internal.move_to_acked(
+    subscription_id bigint, at pgps_internal.position, events integer, acks boolean, consumer text
+) returns void
+language plpgsql
+as $$
+declare
+    v_seen_batch bigint := coalesce((move_to_acked.at).seen_batch, (move_to_acked.at).received_batch);
+    v_seen_event bigint := coalesce((move_to_acked.at).seen_event, (move_to_acked.at).received_event);
+    v_is_back boolean := (v_seen_batch, v_seen_event)
+        > ((move_to_acked.at).acked_batch, (move_to_acked.at).acked_event);
+begin
+    if move_to_acked.acks or (move_to_acked.at).outstanding > 0
+        or (move_to_acked.at).consumer is distinct from move_to_acked.consumer then
+        perform pgps_internal.move(move_to_acked.subscription_id, (move_to_acked.at).acked_batch,
+            (move_to_acked.at).acked_event, (move_to_acked.at).acked_batch, (move_to_acked.at).acked_event,
+            (move_to_acked.at).acked_total + case when move_to_acked.acks then move_to_acked.events else 0 end, 0,
+            case when not move_to_acked.acks then move_to_acked.consumer end,
+            case when v_is_back then v_seen_batch end, case when v_is_back then v_seen_event end);
+    end if;
+end
+$$;
+comment on function pgps_internal.move_to_acked(bigint, pgps_internal.position, integer, boolean, text) is
+'Notes that only events put back were handed out, so many; acks: they are acknowledged at once. What was received before
+is not received any more: the next ack must not cover events that only an earlier call handed out, to a consumer that
+may have crashed since';
+
+-- The functions that run for each receive and take have no search_path of their own: they run with that of
+-- enter_receive, since setting it again for each of them took as long as taking the turn.
 create or replace function pgps_internal.hand_out(
     subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
 ) returns pgps_internal.received[]
 language plpgsql
 as $$
 declare
-    -- The functions that run for each receive and take have no search_path of their own: they run with that of
-    -- enter_receive, since setting it again for each of them took as long as taking the turn.
     v_id bigint := (hand_out.subscription).subscription_id;
     v_position pgps_internal.position;
     v_has_failures boolean := false;
+    v_is_back boolean;
     v_due pgps_internal.received[] := '{}';
     v_next pgps_internal.received[];
     v_last pgps_internal.received;
-    v_seen_batch bigint;
-    v_seen_event bigint;
-    v_is_back boolean;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform pgps_internal.require_read_committed();
@@ -115,41 +137,25 @@ begin
         v_due := coalesce(pgps_internal.hand_out_due(v_id, hand_out.max_events), '{}');
         v_next := pgps_internal.next_received(v_id, v_position, hand_out.max_events - cardinality(v_due), true);
     end if;
-    if v_next is null and v_due = '{}' then
-        return v_due;
-    end if;
-    v_seen_batch := coalesce(v_position.seen_batch, v_position.received_batch);
-    v_seen_event := coalesce(v_position.seen_event, v_position.received_event);
-    if v_next is null then
-        -- Only events put back are handed out. What was received before is not received any more: the next ack must not
-        -- cover events that only an earlier call handed out, to a consumer that may have crashed since.
-        if hand_out.acks or v_position.outstanding > 0 or v_position.consumer is distinct from hand_out.consumer then
-            v_is_back := (v_seen_batch, v_seen_event) > (v_position.acked_batch, v_position.acked_event);
-            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
-                v_position.acked_event,
-                v_position.acked_total + case when hand_out.acks then cardinality(v_due) else 0 end, 0,
-                case when not hand_out.acks then hand_out.consumer end,
-                case when v_is_back then v_seen_batch end, case when v_is_back then v_seen_event end);
-        end if;
-    else
-        v_last := v_next[cardinality(v_next)];
-        v_is_back := (v_seen_batch, v_seen_event) > (v_last.batch_id, v_last.event_id);
-        if hand_out.acks then
-            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
-                received_event, acked_total, outstanding, seen_batch, seen_event)
-            values (v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
-                v_position.acked_total + cardinality(v_due || v_next), 0,
-                case when v_is_back then v_seen_batch end, case when v_is_back then v_seen_event end);
-        -- Written also when this moves it back, for the same reason.
-        elsif (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch,
-            v_position.received_event, v_position.outstanding)
-                or v_position.consumer is distinct from hand_out.consumer then
-            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
-                received_event, acked_total, outstanding, consumer, seen_batch, seen_event)
-            values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id,
-                v_position.acked_total, cardinality(v_next), hand_out.consumer,
-                case when v_is_back then v_seen_batch end, case when v_is_back then v_seen_event end);
-        end if;
+    v_last := v_next[cardinality(v_next)];
+    v_is_back := (coalesce(v_position.seen_batch, v_position.received_batch),
+        coalesce(v_position.seen_event, v_position.received_event)) > (v_last.batch_id, v_last.event_id);
+    if v_next is null and v_due <> '{}' then
+        perform pgps_internal.move_to_acked(v_id, v_position, cardinality(v_due), hand_out.acks, hand_out.consumer);
+    -- Written also when this moves it back: the next ack must not cover what only an earlier call handed out.
+    elsif v_next is not null and (hand_out.acks or v_position.consumer is distinct from hand_out.consumer
+        or (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from
+            (v_position.received_batch, v_position.received_event, v_position.outstanding)) then
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
+            acked_total, outstanding, consumer, seen_batch, seen_event)
+        values (v_id, case when hand_out.acks then v_last.batch_id else v_position.acked_batch end,
+            case when hand_out.acks then v_last.event_id else v_position.acked_event end,
+            v_last.batch_id, v_last.event_id,
+            v_position.acked_total + case when hand_out.acks then cardinality(v_due || v_next) else 0 end,
+            case when hand_out.acks then 0 else cardinality(v_next) end,
+            case when not hand_out.acks then hand_out.consumer end,
+            case when v_is_back then coalesce(v_position.seen_batch, v_position.received_batch) end,
+            case when v_is_back then coalesce(v_position.seen_event, v_position.received_event) end);
     end if;
     if hand_out.acks and v_due <> '{}' then
         perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));

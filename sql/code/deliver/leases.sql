@@ -9,6 +9,31 @@
 -- the transaction ends, so that a session waits for another one that has received under the same name.
 -- Writes: consumer, failure, position, share.
 
+create or replace function pgps_internal.note_next(
+    before pgps_internal.consumer, consumer text, first pgps_internal.received, last pgps_internal.received,
+    at timestamptz
+) returns boolean
+language plpgsql
+as $$
+begin
+    -- Waits for a session that has received under this name and is not committed; then leased_by is another one, and
+    -- what that session was given is part of what comes again.
+    update pgps_internal.consumer c
+    set leased_by = pg_current_xact_id(), first_batch = (note_next.first).batch_id,
+        first_event = (note_next.first).event_id, last_batch = (note_next.last).batch_id,
+        last_event = (note_next.last).event_id, used_at = note_next.at, received_as = note_next.consumer,
+        pid = pg_backend_pid(), overtaken = case when c.pid = pg_backend_pid() and c.overtaken = '{}'
+            then c.overtaken else pgps_internal.overtaken_by(c, pg_backend_pid()) end
+    where c.subscription_id = (note_next.before).subscription_id and c.holder = (note_next.before).holder
+        and c.leased_by is not distinct from (note_next.before).leased_by;
+    return found;
+end
+$$;
+comment on function pgps_internal.note_next(
+    pgps_internal.consumer, text, pgps_internal.received, pgps_internal.received, timestamptz
+) is
+'Notes what a consumer that has received before is given now; false when it has received in another session meanwhile';
+
 create or replace function pgps_internal.lease(
     subscription pgps_internal.subscription, max_events integer, consumer text
 ) returns pgps_internal.received[]
@@ -56,23 +81,12 @@ begin
         exit when v_found.events is null;
         v_first := v_found.events[1];
         v_last := v_found.events[cardinality(v_found.events)];
-        -- Waits for a session that has received under this name and is not committed; then leased_by is another one,
-        -- and what that session was given is part of what comes again.
-        update pgps_internal.consumer c
-        set leased_by = pg_current_xact_id(), first_batch = v_first.batch_id, first_event = v_first.event_id,
-            last_batch = v_last.batch_id, last_event = v_last.event_id, used_at = v_now, received_as = lease.consumer,
-            pid = pg_backend_pid(), overtaken = case when c.pid = pg_backend_pid() and c.overtaken = '{}'
-                then c.overtaken else pgps_internal.overtaken_by(c, pg_backend_pid()) end
-        where c.subscription_id = v_id and c.holder = v_holder
-            and c.leased_by is not distinct from (v_found.before).leased_by;
-        exit when found;
-        exit when v_found.before is null
-            and pgps_internal.note_first(v_id, v_holder, lease.consumer, v_first, v_last, v_now);
+        exit when case when v_found.before is null
+            then pgps_internal.note_first(v_id, v_holder, lease.consumer, v_first, v_last, v_now)
+            else pgps_internal.note_next(v_found.before, lease.consumer, v_first, v_last, v_now) end;
     end loop;
-    if v_found.events is null then
-        if (v_found.before).leased_by is not null then
-            perform pgps_internal.forget_leased(v_id, v_holder);
-        end if;
+    if v_found.events is null and (v_found.before).leased_by is not null then
+        perform pgps_internal.forget_leased(v_id, v_holder);
     elsif v_found.repeats > 0 and lease.consumer is null then
         perform pgps_internal.warn_of_repeats(v_found.repeats);
     end if;

@@ -105,53 +105,19 @@ comment on view pgps_internal.assigned is
 'All events delivered to a subscription, before and after its position: a row for each. Restrict queries to a range of
 batches';
 
-create or replace function pgps_internal.next_events(
+create or replace function pgps_internal.next_unskipped(
     subscription_id bigint, after_batch bigint, after_event bigint, max_events integer
 ) returns table (batch_id bigint, event_id bigint, type_id integer)
 language plpgsql stable rows 100
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
-    v_failed int8multirange := '{}';
-    v_most bigint := next_events.max_events;
-    -- Decided once: checking event by event whether it is skipped or has failed took a third of the time.
-    v_is_plain boolean := true;
+    v_failed int8multirange;
+    v_most bigint;
 begin
-    if exists (select from pgps_internal.failure f where f.subscription_id = next_events.subscription_id) then
-        select range_agg(int8range(f.event_id, f.event_id, '[]')), next_events.max_events + count(*), false
-            into v_failed, v_most, v_is_plain
-        from pgps_internal.failure f where f.subscription_id = next_events.subscription_id;
-    elsif exists (select from pgps_internal.member m where m.subscription_id = next_events.subscription_id
-        and not isempty(m.skip)) then
-        v_is_plain := false;
-    end if;
-    if v_is_plain then
-        -- Common case: nothing is skipped or failed, so all that has to be left out is what the position has passed in
-        -- the first batch.
-        return query
-        select d.batch_id, e.event_id, d.type_id
-        from (
-            select d.batch_id, d.type_id, d.event_ids, d.ids,
-                coalesce(sum(case when d.batch_id > next_events.after_batch then d.events else 0 end)
-                over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
-            from pgps_internal.member m
-            cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, null, next_events.after_batch,
-                next_events.after_event, v_most) d
-            where m.subscription_id = next_events.subscription_id
-        ) d
-        cross join lateral (
-            select unnest(d.event_ids) as event_id
-            union all
-            select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
-            from unnest(case when d.batch_id > next_events.after_batch then d.ids
-                else d.ids - int8multirange(int8range(null, next_events.after_event, '(]')) end) r
-        ) e
-        where d.before < v_most and (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event)
-        order by d.batch_id, e.event_id
-        limit next_events.max_events;
-        return;
-    end if;
+    select coalesce(range_agg(int8range(f.event_id, f.event_id, '[]')), '{}'), next_unskipped.max_events + count(*)
+        into v_failed, v_most
+    from pgps_internal.failure f where f.subscription_id = next_unskipped.subscription_id;
     return query
     select d.batch_id, e.event_id, d.type_id
     from (
@@ -160,10 +126,59 @@ begin
         -- groups). A delivery with skipped events counts as none: how many are skipped is not known before it is
         -- unfolded.
         select d.batch_id, d.type_id, d.event_ids, d.ids, m.skip,
-            coalesce(sum(case when d.batch_id > next_events.after_batch and isempty(m.skip) then d.events else 0 end)
+            coalesce(sum(case when d.batch_id > next_unskipped.after_batch and isempty(m.skip) then d.events else 0 end)
                 over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
         from pgps_internal.member m
-        cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, next_events.after_batch,
+        cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, next_unskipped.after_batch,
+            next_unskipped.after_event, v_most) d
+        where m.subscription_id = next_unskipped.subscription_id
+    ) d
+    cross join lateral (
+        select unnest(d.event_ids) as event_id
+        union all
+        select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
+        from unnest(d.ids - d.skip - v_failed - case when d.batch_id = next_unskipped.after_batch
+            then int8multirange(int8range(null, next_unskipped.after_event, '(]')) else '{}' end) r
+    ) e
+    where d.before < v_most
+        and (d.batch_id > next_unskipped.after_batch or e.event_id > next_unskipped.after_event)
+        and not e.event_id <@ d.skip and not e.event_id <@ v_failed
+    order by d.batch_id, e.event_id
+    limit next_unskipped.max_events;
+end
+$$;
+comment on function pgps_internal.next_unskipped(bigint, bigint, bigint, integer) is
+'The next events of a subscription of which some are skipped, put back or failed; see pgps_internal.next_events, which
+calls it with its settings';
+
+create or replace function pgps_internal.next_events(
+    subscription_id bigint, after_batch bigint, after_event bigint, max_events integer
+) returns table (batch_id bigint, event_id bigint, type_id integer)
+language plpgsql stable rows 100
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_most bigint := next_events.max_events;
+begin
+    -- Decided once: checking event by event whether it is skipped or has failed took a third of the time.
+    if exists (select from pgps_internal.failure f where f.subscription_id = next_events.subscription_id)
+        or exists (select from pgps_internal.member m where m.subscription_id = next_events.subscription_id
+            and not isempty(m.skip)) then
+        return query select n.* from pgps_internal.next_unskipped(next_events.subscription_id, next_events.after_batch,
+            next_events.after_event, next_events.max_events) n;
+        return;
+    end if;
+    -- Common case: nothing is skipped or failed, so all that has to be left out is what the position has passed in the
+    -- first batch.
+    return query
+    select d.batch_id, e.event_id, d.type_id
+    from (
+        select d.batch_id, d.type_id, d.event_ids, d.ids,
+            coalesce(sum(case when d.batch_id > next_events.after_batch then d.events else 0 end)
+            over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
+        from pgps_internal.member m
+        cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, null, next_events.after_batch,
             next_events.after_event, v_most) d
         where m.subscription_id = next_events.subscription_id
     ) d
@@ -171,11 +186,10 @@ begin
         select unnest(d.event_ids) as event_id
         union all
         select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
-        from unnest(d.ids - d.skip - v_failed - case when d.batch_id = next_events.after_batch
-            then int8multirange(int8range(null, next_events.after_event, '(]')) else '{}' end) r
+        from unnest(case when d.batch_id > next_events.after_batch then d.ids
+            else d.ids - int8multirange(int8range(null, next_events.after_event, '(]')) end) r
     ) e
     where d.before < v_most and (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event)
-        and not e.event_id <@ d.skip and not e.event_id <@ v_failed
     order by d.batch_id, e.event_id
     limit next_events.max_events;
 end

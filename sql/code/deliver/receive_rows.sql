@@ -119,6 +119,23 @@ comment on function pgps_internal.is_behind(bigint) is
 'True when a subscription has deliveries of a later batch than it has acknowledged: a first test, at a quarter of the
 cost of have_news';
 
+create or replace view pgps_internal.reading as
+select s.subscription_id, m.class_id, m.from_batch, m.skip, p.acked_batch, p.acked_event, p.acked_total,
+    p.received_batch, p.received_event, p.outstanding, coalesce(p.seen_batch, p.received_batch) as seen_batch,
+    coalesce(p.seen_event, p.received_event) as seen_event, p.consumer,
+    s.handler = 'all'
+        and not exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
+        -- pgps.receive evaluates the handler clause for registrations of clients.
+        and not exists (select from pgps_internal.registration r where r.subscription_id = s.subscription_id)
+        as is_plain
+from pgps_internal.subscription s
+join pgps_internal.member m using (subscription_id)
+cross join lateral pgps_internal.position_of(s.subscription_id) p
+where s.state = 'active';
+comment on view pgps_internal.reading is
+'Where active subscriptions read on, in each class that they are a member of. is_plain: nothing was put back, and no
+clause of a client is to be asked';
+
 create or replace function pgps_internal.hand_out_runs(
     subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, consumer text,
     out runs pgps_internal.run[], out others integer[]
@@ -136,28 +153,19 @@ begin
     runs := '{}';
     others := '{}';
     for v_group in
-        select m.class_id, m.from_batch, m.skip, p.acked_batch, p.acked_event, p.received_batch, p.received_event,
-            p.outstanding, coalesce(p.seen_batch, p.received_batch) as seen_batch,
-            coalesce(p.seen_event, p.received_event) as seen_event, p.consumer,
-            s.handler = 'all' and not (hand_out_runs.event_type).has_policy
-                and not exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
-                -- pgps.receive evaluates the handler clause for registrations of clients.
-                and not exists (select from pgps_internal.registration r
-                    where r.subscription_id = s.subscription_id) as is_plain,
-            array_agg(s.subscription_id) as ids, array_agg(p.acked_total) as totals,
-                range_agg(int4range(u.place::integer, u.place::integer, '[]')) as places
+        select g.class_id, g.from_batch, g.skip, g.acked_batch, g.acked_event, g.received_batch, g.received_event,
+            g.outstanding, g.seen_batch, g.seen_event, g.consumer,
+            g.is_plain and not (hand_out_runs.event_type).has_policy as is_plain,
+            array_agg(g.subscription_id) as ids, array_agg(g.acked_total) as totals,
+            range_agg(int4range(u.place::integer, u.place::integer, '[]')) as places
         from unnest(hand_out_runs.subscription_ids) with ordinality u(subscription_id, place)
-        join pgps_internal.subscription s using (subscription_id)
-        join pgps_internal.member m using (subscription_id)
-        cross join lateral pgps_internal.position_of(s.subscription_id) p
-        where s.state = 'active'
+        join pgps_internal.reading g using (subscription_id)
         group by 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
         order by min(u.place)
     loop
         if v_group.is_plain then
             v_found := pgps_internal.next_runs(v_group.class_id, v_group.from_batch, v_group.skip, v_group.acked_batch,
-                v_group.acked_event,
-                hand_out_runs.max_events);
+                v_group.acked_event, hand_out_runs.max_events);
             continue when v_found is null;
             execute 'select pgps_internal.statements_' || (hand_out_runs.event_type).type_id || '($1, $2, $3, $4, $5)'
             using v_found, v_group.seen_batch, v_group.seen_event, v_group.places, pgps_internal.broker_name()
@@ -174,8 +182,7 @@ begin
             v_group.outstanding)
                 or v_group.consumer is distinct from hand_out_runs.consumer then
             insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
-                received_event, acked_total, outstanding,
-                consumer, seen_batch, seen_event)
+                received_event, acked_total, outstanding, consumer, seen_batch, seen_event)
             select u.id, v_group.acked_batch, v_group.acked_event, v_last.batch_id, v_last.hi, u.total, v_events,
                 hand_out_runs.consumer, case when v_is_back then v_group.seen_batch end,
                 case when v_is_back then v_group.seen_event end

@@ -52,6 +52,21 @@ comment on function pgps_internal.note_matched(bigint) is
 when they are about to be visible, instead of the time when they were begun. Only the dispatcher calls this, for batches
 that nobody else sees yet';
 
+-- One statement for all that dispatch has to know of a type, to save executor start-up.
+create or replace view pgps_internal.dispatched_type as
+select t.type_id, t as event_type,
+    array(select g from pgps_internal.signature g
+        where g.type_id = t.type_id and not g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select')
+            -- regrole prints the bare OID of a role that was dropped.
+            and g.owner::text <> g.owner::oid::text
+        order by g.owner, g.signature_id) as signatures,
+    exists (select from pgps_internal.class c where c.type_id = t.type_id and c.signature_id is null) as has_unfiltered,
+    array(select f.name from pgps_internal.feature f where f.type_id = t.type_id) as features
+from pgps_internal.event_type t;
+comment on view pgps_internal.dispatched_type is
+'What dispatch has to know of an event type: the signatures to ask, whether a class wants every event, and the optional
+steps behind matching, which stand in the roster; most types need none of them';
+
 create or replace function pgps_internal.dispatch_part(
     batch_id bigint, part pgps_internal.part, careful boolean
 ) returns bigint
@@ -65,19 +80,7 @@ declare
     v_all bigint;
     v_woken bigint;
 begin
-    -- One statement for all, to save executor start-up. Features are the optional steps below, which stand in the
-    -- roster; most types need none of them.
-    select t as event_type,
-        array(select g from pgps_internal.signature g
-            where g.type_id = t.type_id and not g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select')
-                -- regrole prints the bare OID of a role that was dropped.
-                and g.owner::text <> g.owner::oid::text
-            order by g.owner, g.signature_id) as signatures,
-        exists (select from pgps_internal.class c where c.type_id = t.type_id
-            and c.signature_id is null) as has_unfiltered,
-        array(select f.name from pgps_internal.feature f where f.type_id = t.type_id) as features
-    into v_known
-    from pgps_internal.event_type t where t.type_id = (dispatch_part.part).type_id;
+    select d.* into v_known from pgps_internal.dispatched_type d where d.type_id = (dispatch_part.part).type_id;
     if not found then
         -- The type was dropped while events waited; its rows in the control queue are truncated with their segment.
         return 0;

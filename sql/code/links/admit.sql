@@ -3,6 +3,67 @@
 -- Locks: those of receive.sql.
 -- Writes: arrival, member, origin.
 
+-- A change of an origin's row needs the turn of routes; see pgps_internal.admit_batch.
+create or replace function pgps_internal.attach_again(origin pgps_internal.origin) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.hold_routes();
+    update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = (attach_again.origin).origin_id;
+    perform pg_notify('pgps_link', '');
+end
+$$;
+comment on function pgps_internal.attach_again(pgps_internal.origin) is
+'Asks the parent for an origin once more, from the horizon, since an item is missing';
+
+create or replace function pgps_internal.note_answer(origin pgps_internal.origin) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.hold_routes();
+    update pgps_internal.origin o set answered = (note_answer.origin).attachment
+    where o.origin_id = (note_answer.origin).origin_id;
+    perform pg_notify('pgps_link', '');
+end
+$$;
+comment on function pgps_internal.note_answer(pgps_internal.origin) is
+'Notes that the parent for an origin has answered. An item that is here already is an answer, too: the new parent may
+have nothing newer, and the old one is kept until this answer';
+
+create or replace function pgps_internal.move_rewind(origin pgps_internal.origin, upto bigint, horizon bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- It ends at the present horizon: items that were being received when it began may have been committed since.
+    if move_rewind.upto >= move_rewind.horizon then
+        perform pgps_internal.hold_routes();
+        perform pgps_internal.end_rewind(move_rewind.origin);
+    elsif (move_rewind.origin).rewind_from < move_rewind.upto then
+        perform pgps_internal.hold_routes();
+        update pgps_internal.origin o set rewind_from = move_rewind.upto
+        where o.origin_id = (move_rewind.origin).origin_id;
+    end if;
+end
+$$;
+comment on function pgps_internal.move_rewind(pgps_internal.origin, bigint, bigint) is
+'Notes how far a rewind has come with an item, and ends it at the horizon';
+
+create or replace function pgps_internal.slices_of_item(item jsonb, slices jsonb)
+returns table (ids int8multirange, events bigint, types integer[])
+language sql stable rows 1
+as $$
+    select coalesce(range_agg(r), '{}'), sum(upper(r) - lower(r)),
+        array_agg(distinct (s.value ->> 'type_id')::integer)
+    from jsonb_array_elements(slices_of_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
+    where s.value -> 'lseq' = slices_of_item.item -> 'lseq'
+$$;
+comment on function pgps_internal.slices_of_item(jsonb, jsonb) is
+'The events of an item: their ids, how many, and of which event types';
+
 create or replace function pgps_internal.admit_item(
     neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text
 ) returns int8multirange
@@ -17,7 +78,7 @@ declare
     v_ids int8multirange := '{}';
     v_had int8multirange := '{}';
     v_came bigint;
-    v_type integer;
+    v_types integer[];
     v_tallies pgps_internal.tally[];
 begin
     select o.* into v_origin from pgps_internal.origin o
@@ -28,29 +89,16 @@ begin
         or v_origin.attachment <> (admit_item.item ->> 'attachment')::integer then
         return '{}';
     elsif (admit_item.item ->> 'previous')::bigint > v_place then
-        -- A gap: attach again from the horizon. A change of an origin's row needs the turn of routes, here and below;
-        -- see pgps_internal.admit_batch.
-        perform pgps_internal.hold_routes();
-        update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
-        perform pg_notify('pgps_link', '');
+        perform pgps_internal.attach_again(v_origin);
         return '{}';
     end if;
     if v_origin.answered is distinct from v_origin.attachment then
-        -- An item that is here already is an answer, too: the new parent may have nothing newer, and the old one is
-        -- kept until this answer.
-        perform pgps_internal.hold_routes();
-        update pgps_internal.origin o set answered = v_origin.attachment where o.origin_id = v_origin.origin_id;
-        perform pg_notify('pgps_link', '');
+        perform pgps_internal.note_answer(v_origin);
     end if;
     if v_upto > v_place then
-        select coalesce(range_agg(r), '{}'), sum(upper(r) - lower(r)),
-            case when min((s.value ->> 'type_id')::integer) = max((s.value ->> 'type_id')::integer)
-                then min((s.value ->> 'type_id')::integer) end
-        into v_ids, v_came, v_type
-        from jsonb_array_elements(admit_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
-            where s.value -> 'lseq' = admit_item.item -> 'lseq';
+        select s.* into v_ids, v_came, v_types from pgps_internal.slices_of_item(admit_item.item, admit_item.slices) s;
         v_tallies := pgps_internal.tally_item(admit_item.neighbour, v_origin.origin_id, admit_item.item,
-            admit_item.slices, v_type, v_came);
+            admit_item.slices, case when cardinality(v_types) = 1 then v_types[1] end, v_came);
         if v_upto <= v_horizon then
             v_had := pgps_internal.admit_rewound(admit_item.neighbour, v_origin, admit_item.item, admit_item.slices,
                 admit_item.mark);
@@ -58,28 +106,20 @@ begin
             insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events,
                 lo, hi, ids, tallies, hops)
             values ((admit_item.neighbour).neighbour_id, (admit_item.item ->> 'lseq')::bigint, admit_item.mark,
-                v_origin.origin_id, v_origin.attachment,
-                v_upto, v_upto, coalesce((admit_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1,
-                nullif(v_ids, '{}'),
-                nullif(v_tallies, '{}'), nullif(admit_item.item -> 'hops', 'null'));
+                v_origin.origin_id, v_origin.attachment, v_upto, v_upto,
+                coalesce((admit_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids,
+                '{}'), nullif(v_tallies, '{}'), nullif(admit_item.item -> 'hops', 'null'));
             if not isempty(v_ids) and not (v_origin.is_settled
                     and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
-                perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids,
-                    array(select (s.value ->> 'type_id')::integer from jsonb_array_elements(admit_item.slices) s
-                        where s.value -> 'lseq' = admit_item.item -> 'lseq'));
+                perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, v_types);
             end if;
             if v_origin.is_renewed and not isempty(v_ids) then
                 perform pgps_internal.skip_known(v_origin, admit_item.item, admit_item.slices);
             end if;
         end if;
     end if;
-    -- A rewind ends at the present horizon: items that were being received when it began may have been committed since.
-    if v_origin.rewind_from is not null and v_upto >= v_horizon then
-        perform pgps_internal.hold_routes();
-        perform pgps_internal.end_rewind(v_origin);
-    elsif v_origin.rewind_from < v_upto then
-        perform pgps_internal.hold_routes();
-        update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id;
+    if v_origin.rewind_from is not null then
+        perform pgps_internal.move_rewind(v_origin, v_upto, v_horizon);
     end if;
     return v_ids - v_had;
 end

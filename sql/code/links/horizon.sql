@@ -1,7 +1,7 @@
 -- The horizon when paths change: what a new child lacks is sent from the log here or, when it is not there, fetched
 -- from the parent first. Rules 2 to 4 in docs/internals/links.md.
 -- Locks: those of routes.
--- Writes: activation, arrival, attached, delivery, member, origin, shipment.
+-- Writes: attached, delivery, shipment.
 
 create or replace function pgps_internal.trimmed_upto(origin pgps_internal.origin, types integer[]) returns bigint
 language plpgsql stable
@@ -65,59 +65,6 @@ comment on function pgps_internal.go_live(pgps_internal.neighbour) is
 'Rule 4 of the horizon: answers attachments of a neighbour that can be answered now, and begins a rewind for the
 others';
 
-create or replace function pgps_internal.rewind(origin pgps_internal.origin) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_id integer := (rewind.origin).origin_id;
-    -- Only of children whose filters the parent has been told: what the others want would not come.
-    v_start bigint := (select min(a.horizon) from pgps_internal.attached a
-        where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0
-            and a.neighbour_id <> (rewind.origin).parent
-            and not exists (select from unnest(a.keep) k join pgps_internal.link_filter f on f.key = k
-                where not pgps_internal.is_told((rewind.origin).parent, k)
-                    and pgps_internal.may_carry((rewind.origin).parent, f.type_id)));
-begin
-    if v_start is null then
-        return;
-    end if;
-    -- A new attachment: the parent answers it, or rewinds in turn, up to the origin, which has everything. It starts
-    -- where the children are, but never ahead of this broker's own horizon: what lies between is not here yet, and a
-    -- child that is ahead waits only for the answer.
-    v_start := least(v_start, pgps_internal.horizon(v_id));
-    update pgps_internal.origin o
-    set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k
-            where a.origin_id = o.origin_id and not a.is_live and pgps_internal.is_told(o.parent, k)),
-        rewind_start = v_start, rewind_from = v_start, attachment = o.attachment + 1
-    where o.origin_id = v_id;
-    update pgps_internal.activation a set is_confirmed = false where a.origin_id = v_id;
-end
-$$;
-comment on function pgps_internal.rewind(pgps_internal.origin) is
-'Attaches to the parent again, from where the waiting children are, or from this broker''s own horizon if that is lower;
-the horizon itself stays as it is';
-
-create or replace function pgps_internal.end_rewind(origin pgps_internal.origin) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    insert into pgps_internal.activation as a (origin_id, key, since, is_confirmed)
-    select distinct (end_rewind.origin).origin_id, f.key, (end_rewind.origin).rewind_start, false
-    from pgps_internal.attached c, unnest(c.keep) k join pgps_internal.link_filter f on f.key = k
-    where c.origin_id = (end_rewind.origin).origin_id and not c.is_live
-        and c.horizon >= (end_rewind.origin).rewind_start
-        and f.key = any ((end_rewind.origin).rewind_keep)
-    on conflict on constraint activation_pkey do update set since = least(a.since, excluded.since);
-    update pgps_internal.origin o set rewind_start = null, rewind_from = null, rewind_keep = '{}'
-    where o.origin_id = (end_rewind.origin).origin_id;
-    perform pg_notify('pgps_link', '');
-end
-$$;
-comment on function pgps_internal.end_rewind(pgps_internal.origin) is
-'Ends a rewind when all that was asked for again has come: the children''s filters are in force here from its start on';
-
 create or replace function pgps_internal.wanted_ids(
     neighbour pgps_internal.neighbour, type_id integer, ids int8multirange
 ) returns int8multirange
@@ -172,6 +119,95 @@ $$;
 comment on function pgps_internal.wanted_ids(pgps_internal.neighbour, integer, int8multirange) is
 'Those of some events in a log that a neighbour''s filters want';
 
+create or replace function pgps_internal.open_arrivals(
+    origin_id integer, after bigint, packed bigint, out first_open bigint, out last_done bigint
+) language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Arrivals whose events are still to be packed must be sent behind the answer, so it ends before the first of
+    -- them. Nothing else is waited for: events that were refused here, or repeat a producer number, are in no
+    -- batch.
+    with open as materialized (
+        select b.ids from pgps_internal.batch_type b where b.batch_id > open_arrivals.packed
+        union all
+        select int8multirange(int8range(w.lo, w.hi, '[]'))
+            from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) w
+        where w.origin_id = open_arrivals.origin_id
+    )
+    select min(a.upto) filter (where a.is_open), max(a.upto) filter (where not a.is_open)
+    from (select a.upto, exists (select from open o where o.ids && a.ids) as is_open
+        from pgps_internal.arrival a where a.origin_id = open_arrivals.origin_id and a.upto > open_arrivals.after
+            and a.ids is not null) a
+$$;
+comment on function pgps_internal.open_arrivals(integer, bigint, bigint) is
+'Of the items of an origin behind a place: the first with events that are still to be packed, and the last without';
+
+create or replace function pgps_internal.ship_history(
+    neighbour pgps_internal.neighbour, attached pgps_internal.attached, origin pgps_internal.origin, types integer[],
+    after bigint, upto bigint, packed bigint
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last bigint := pgps_internal.last_sent((ship_history.neighbour).neighbour_id);
+    v_origin pgps_internal.origin := ship_history.origin;
+    v_attachment integer := (ship_history.attached).attachment;
+    v_after bigint := ship_history.after;
+    v_types integer[] := ship_history.types;
+begin
+    with had as materialized (
+        select b.batch_id as upto, b.batch_id, b.type_id, b.ids from pgps_internal.batch_type b
+        where v_origin.is_self and b.type_id = any (v_types)
+            and b.batch_id > greatest(v_after, v_origin.from_batch) and b.batch_id <= ship_history.packed
+            and b.batch_id <= coalesce(v_origin.to_batch, b.batch_id)
+        union all
+        select a.upto, b.batch_id, b.type_id, b.ids * a.ids from pgps_internal.arrival a
+        join pgps_internal.batch_type b on b.batch_id <= ship_history.packed and b.type_id = any (v_types)
+        where not v_origin.is_self and a.origin_id = v_origin.origin_id and a.upto > v_after and b.ids && a.ids
+    ),
+    -- A batch of this broker also contains events received from other origins, which are taken out.
+    own as materialized (
+        select h.upto, h.batch_id, h.type_id, case when v_origin.is_self then h.ids - coalesce((
+            select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
+            where a.hi >= lower(h.ids) and a.lo < upper(h.ids) and a.ids && h.ids), '{}') else h.ids end as ids
+        from had h where not isempty(h.ids)
+    ),
+    wanted as materialized (
+        select t.type_id, pgps_internal.wanted_ids(ship_history.neighbour, t.type_id, t.ids) as ids
+        from (select o.type_id, range_agg(r) as ids from own o, unnest(o.ids) r group by o.type_id) t
+    ),
+    slices as (
+        select o.upto, min(o.batch_id) as batch_id, o.type_id, range_agg(r) as ids
+        from own o join wanted w using (type_id) cross join lateral unnest(o.ids * w.ids) r group by o.upto, o.type_id
+    ),
+    items as (
+        select s.upto, min(s.batch_id) as batch_id, sum(pgps_internal.count_ids(s.ids)) as events,
+            array_agg((s.type_id, s.ids)::pgps_internal.slice order by s.type_id) as slices
+        from slices s group by s.upto
+    )
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id,
+        events, slices, body)
+    select (ship_history.neighbour).neighbour_id, v_last + row_number() over (order by x.place, x.kind), x.kind,
+        x.origin_id, x.attachment, x.previous, x.upto, x.batch_id, x.events, x.slices, x.body
+    from (
+        select 'data' as kind, i.upto as place, v_origin.origin_id, v_attachment as attachment,
+            coalesce(lag(i.upto) over (order by i.upto), v_after) as previous, i.upto, i.batch_id, i.events, i.slices,
+            '{"mixed": true}'::jsonb as body
+        from items i
+        union all
+        select 'gap', g.upto, null, null, null, null, null, 0, null, pgps_internal.gap_body(g, v_attachment, v_after)
+        from pgps_internal.gap g
+        where g.origin_id = v_origin.origin_id and g.upto > v_after and g.after_batch < ship_history.upto
+    ) x;
+end
+$$;
+comment on function pgps_internal.ship_history(
+    pgps_internal.neighbour, pgps_internal.attached, pgps_internal.origin, integer[], bigint, bigint, bigint
+) is
+'Sends what a child wants of the log of an origin behind a place (after), as far as it is packed, and the gaps before
+upto';
+
 create or replace function pgps_internal.catch_up(
     neighbour pgps_internal.neighbour, attached pgps_internal.attached, origin pgps_internal.origin
 ) returns void
@@ -185,7 +221,6 @@ declare
     v_types integer[] := array(select distinct m.type_id from pgps_internal.member m
         where m.subscription_id = (catch_up.neighbour).subscription_id);
     v_trimmed bigint := pgps_internal.trimmed_upto(catch_up.origin, v_types);
-    v_last bigint;
     v_reached bigint;
     v_open bigint;
     v_done bigint;
@@ -193,20 +228,8 @@ begin
     v_reached := case when (catch_up.origin).is_self and (catch_up.origin).to_batch is null then v_packed
         else pgps_internal.reached((catch_up.origin).origin_id) end;
     if not (catch_up.origin).is_self then
-        -- Arrivals whose events are still to be packed must be sent behind the answer, so it ends before the first of
-        -- them. Nothing else is waited for: events that were refused here, or repeat a producer number, are in no
-        -- batch.
-        with open as materialized (
-            select b.ids from pgps_internal.batch_type b where b.batch_id > v_packed
-            union all
-            select int8multirange(int8range(w.lo, w.hi, '[]'))
-                from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) w
-            where w.origin_id = (catch_up.origin).origin_id
-        )
-        select min(a.upto) filter (where a.is_open), max(a.upto) filter (where not a.is_open) into v_open, v_done
-        from (select a.upto, exists (select from open o where o.ids && a.ids) as is_open
-            from pgps_internal.arrival a where a.origin_id = (catch_up.origin).origin_id and a.upto > v_from
-                and a.ids is not null) a;
+        select a.first_open, a.last_done into v_open, v_done
+        from pgps_internal.open_arrivals((catch_up.origin).origin_id, v_from, v_packed) a;
         if v_open <= v_done then
             return;
         end if;
@@ -222,54 +245,8 @@ begin
             'attachment', (catch_up.attached).attachment, 'after', v_from, 'previous', v_from, 'upto', v_trimmed));
         v_from := v_trimmed;
     end if;
-    v_last := pgps_internal.last_sent(v_id);
-    with had as materialized (
-        select b.batch_id as upto, b.batch_id, b.type_id, b.ids from pgps_internal.batch_type b
-        where (catch_up.origin).is_self and b.type_id = any (v_types)
-            and b.batch_id > greatest(v_from, (catch_up.origin).from_batch) and b.batch_id <= v_packed
-            and b.batch_id <= coalesce((catch_up.origin).to_batch, b.batch_id)
-        union all
-        select a.upto, b.batch_id, b.type_id, b.ids * a.ids from pgps_internal.arrival a
-        join pgps_internal.batch_type b on b.batch_id <= v_packed and b.type_id = any (v_types) and b.ids && a.ids
-        where not (catch_up.origin).is_self and a.origin_id = (catch_up.origin).origin_id and a.upto > v_from
-            and a.ids is not null
-    ),
-    -- A batch of this broker also contains events received from other origins, which are taken out.
-    own as materialized (
-        select h.upto, h.batch_id, h.type_id, case when (catch_up.origin).is_self then h.ids - coalesce((
-            select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
-            where a.hi >= lower(h.ids) and a.lo < upper(h.ids) and a.ids && h.ids), '{}') else h.ids end as ids
-        from had h where not isempty(h.ids)
-    ),
-    wanted as materialized (
-        select t.type_id, pgps_internal.wanted_ids(catch_up.neighbour, t.type_id, t.ids) as ids
-        from (select o.type_id, range_agg(r) as ids from own o, unnest(o.ids) r group by o.type_id) t
-    ),
-    slices as (
-        select o.upto, min(o.batch_id) as batch_id, o.type_id, range_agg(r) as ids
-        from own o join wanted w using (type_id) cross join lateral unnest(o.ids * w.ids) r group by o.upto, o.type_id
-    ),
-    items as (
-        select s.upto, min(s.batch_id) as batch_id, sum(pgps_internal.count_ids(s.ids)) as events,
-            array_agg((s.type_id, s.ids)::pgps_internal.slice order by s.type_id) as slices
-        from slices s group by s.upto
-    )
-    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id,
-        events, slices, body)
-    select v_id, v_last + row_number() over (order by x.place, x.kind), x.kind, x.origin_id, x.attachment, x.previous,
-        x.upto, x.batch_id, x.events,
-        x.slices, x.body
-    from (
-        select 'data' as kind, i.upto as place, (catch_up.origin).origin_id, (catch_up.attached).attachment,
-            coalesce(lag(i.upto) over (order by i.upto), v_from) as previous, i.upto, i.batch_id, i.events, i.slices,
-            '{"mixed": true}'::jsonb as body
-        from items i
-        union all
-        select 'gap', g.upto, null, null, null, null, null, 0, null,
-            pgps_internal.gap_body(g, (catch_up.attached).attachment, v_from)
-        from pgps_internal.gap g where g.origin_id = (catch_up.origin).origin_id and g.upto > v_from
-            and g.after_batch < v_reached
-    ) x;
+    perform pgps_internal.ship_history(catch_up.neighbour, catch_up.attached, catch_up.origin, v_types, v_from,
+        v_reached, v_packed);
     -- Also when nothing matched, because the child waits for an answer.
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto)
     select v_id, pgps_internal.last_sent(v_id) + 1, 'silence', (catch_up.origin).origin_id,
@@ -281,87 +258,3 @@ $$;
 comment on function pgps_internal.catch_up(pgps_internal.neighbour, pgps_internal.attached, pgps_internal.origin) is
 'Answers an attachment: sends a gap if history was trimmed, then the log behind the child''s horizon; from then on the
 child gets what is dispatched';
-
-create or replace function pgps_internal.admit_rewound(
-    neighbour pgps_internal.neighbour, origin pgps_internal.origin, item jsonb, slices jsonb, mark text
-) returns int8multirange
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_upto bigint := (admit_rewound.item ->> 'upto')::bigint;
-    -- Those of this item, chosen once: a batch has hundreds of items, each with slices of its own.
-    v_slices jsonb;
-    v_type pgps_internal.event_type;
-    v_known int8multirange;
-    v_counted int8multirange;
-    v_had int8multirange := '{}';
-    v_ids int8multirange;
-    v_new int8multirange;
-    v_first bigint := (select min(b.batch_id) from pgps_internal.batch_type b);
-    v_tallies pgps_internal.tally[] := '{}';
-begin
-    select coalesce(jsonb_agg(s.value), '[]') into v_slices from jsonb_array_elements(admit_rewound.slices) s
-    where s.value -> 'lseq' = admit_rewound.item -> 'lseq';
-    select coalesce(range_agg(r), '{}') into v_ids
-    from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange) r;
-    for v_type in select t.* from pgps_internal.event_type t
-        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(v_slices) s)
-    loop
-        -- Which events are here already, by origin and event id; and which were counted already, which may be more.
-        execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')) filter (where '
-            'k.is_held), ''{}''),
-                coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'')
-            from pg_temp.pgps_stage_%s s
-            cross join lateral (
-                -- Unless its batch was truncated before it: who asks is answered from the ledger of batches.
-                select bool_or($4 <= 1 or not pgps_internal.is_dispatched(l.xid, l.event_id, pgps_internal.last_batch())
-                    or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)
-                    or exists (select from pgps_internal.set_aside s where s.type_id = $5 and s.batch_id is null
-                        and s.ranges @> l.event_id)) as is_held
-                from pgps_internal.arrival a, unnest(a.ids) w(ids), %s l
-                where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids)
-                    and l.pgps_origin_event = s.pgps_event) k
-            where s.pgps_id <@ $1 and k.is_held is not null', v_type.type_id, v_type.log)
-        using v_ids, (admit_rewound.origin).origin_id, v_upto, v_first, v_type.type_id into v_known, v_counted;
-        v_had := v_had + v_known;
-        v_tallies := v_tallies || array(select (v_type.type_id, sum(upper(r) - lower(r)))::pgps_internal.tally
-            from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange - v_counted) r
-            where (s.value ->> 'type_id')::integer = v_type.type_id having count(*) > 0);
-        if exists (select from pgps_internal.arrival a where a.origin_id = (admit_rewound.origin).origin_id
-            and a.upto = v_upto
-                and pgps_internal.is_truncated(v_type.type_id, a.ids)) then
-            -- Events that were counted and truncated since cannot be told from new ones.
-            perform pgps_internal.excuse((admit_rewound.origin).origin_id, v_upto, v_type.type_id);
-        end if;
-        -- Fetched for children only: local subscriptions have had what was for them, and skip these. Most of a rewind
-        -- is here already, and members of the type are then neither locked nor written.
-        select coalesce(range_agg(r), '{}') into v_new
-        from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange - v_known) r
-        where (s.value ->> 'type_id')::integer = v_type.type_id;
-        continue when isempty(v_new);
-        perform pgps_internal.hold_skips();
-        perform pgps_internal.skip_joining(v_new, array[v_type.type_id]);
-        perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-        where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id,
-            m.class_id for no key update of m;
-        update pgps_internal.member m set skip = m.skip + v_new
-        from pgps_internal.subscription s where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id
-            and s.kind <> 'link';
-    end loop;
-    if not isempty(v_ids - v_had) then
-        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo,
-            hi, ids, tallies, hops)
-        values ((admit_rewound.neighbour).neighbour_id, (admit_rewound.item ->> 'lseq')::bigint, admit_rewound.mark,
-            (admit_rewound.origin).origin_id,
-            (admit_rewound.origin).attachment, v_upto, pgps_internal.horizon((admit_rewound.origin).origin_id),
-                pgps_internal.count_ids(v_ids - v_had),
-            lower(v_ids - v_had), upper(v_ids - v_had) - 1, v_ids - v_had, v_tallies,
-            nullif(admit_rewound.item -> 'hops', 'null'));
-    end if;
-    return v_had;
-end
-$$;
-comment on function pgps_internal.admit_rewound(pgps_internal.neighbour, pgps_internal.origin, jsonb, jsonb, text) is
-'Takes an item of a rewind, up to the horizon: what is new of it is kept for children. Returns the ids of what was here
-already';

@@ -46,6 +46,27 @@ $$;
 comment on function pgps_internal.gap_body(pgps_internal.gap, integer, bigint) is
 'The text of a message about trimmed history';
 
+-- One statement without settings, so that PostgreSQL inlines it into the calling query.
+create or replace function pgps_internal.delivered_between(subscription_id bigint, after bigint, upto bigint)
+returns table (batch_id bigint, type_id integer, ids int8multirange)
+language sql stable rows 100
+begin atomic
+    select d.batch_id, d.type_id, range_agg(u.r) as ids
+    from pgps_internal.member m
+    cross join lateral (select d.* from pgps_internal.delivery d
+        where d.class_id = m.class_id and d.batch_id > greatest(delivered_between.after, m.from_batch)
+            and d.batch_id <= delivered_between.upto) d
+    cross join lateral (
+        select unnest(d.ids)
+        union all
+        select int8range(e, e, '[]') from unnest(d.event_ids) e
+    ) u(r)
+    where m.subscription_id = delivered_between.subscription_id
+    group by d.batch_id, d.type_id;
+end;
+comment on function pgps_internal.delivered_between(bigint, bigint, bigint) is
+'What was delivered to a subscription in batches after one, up to another: the ids of a type in a batch';
+
 create or replace function pgps_internal.pack(
     neighbour pgps_internal.neighbour, at pgps_internal.position, last_batch bigint, last_sent bigint
 ) returns void
@@ -60,20 +81,8 @@ begin
     -- Several statements, each with little executor start-up: the later ones do not run when nothing is wanted, the
     -- common case.
     select array_agg((t.batch_id, t.type_id, t.ids, null, null)::pgps_internal.parcel) into v_taken
-    from (
-        select d.batch_id, d.type_id, range_agg(r) as ids
-        from pgps_internal.member m
-        cross join lateral (select d.* from pgps_internal.delivery d
-            where d.class_id = m.class_id and d.batch_id > greatest((pack.at).received_batch, m.from_batch)
-                and d.batch_id <= pack.last_batch) d
-        cross join lateral (
-            select unnest(d.ids)
-            union all
-            select int8range(e, e, '[]') from unnest(d.event_ids) e
-        ) u(r)
-        where m.subscription_id = (pack.neighbour).subscription_id
-        group by d.batch_id, d.type_id
-    ) t;
+    from pgps_internal.delivered_between((pack.neighbour).subscription_id, (pack.at).received_batch,
+        pack.last_batch) t;
     if v_taken is null then
         return;
     end if;
@@ -102,8 +111,7 @@ begin
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id,
         events, slices, body)
     select v_id, pack.last_sent + row_number() over (order by x.batch_id, x.place, x.origin_id), x.kind, x.origin_id,
-        x.attachment,
-        x.previous, x.upto, case when x.kind = 'data' then x.batch_id end, x.events, x.slices, x.body
+        x.attachment, x.previous, x.upto, case when x.kind = 'data' then x.batch_id end, x.events, x.slices, x.body
     from (
         select 'data' as kind, w.upto as place, w.batch_id, w.origin_id, w.attachment,
             coalesce(lag(w.upto) over (partition by w.origin_id order by w.upto), w.sent) as previous, w.upto, w.events,
