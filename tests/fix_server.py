@@ -53,7 +53,7 @@ class Server:
     def clone(self, dbname: str) -> str:
         """Make a database from the template and return its connection string."""
         with psycopg.connect(self.base, autocommit=True) as connection:
-            connection.execute(f'create database "{dbname}" template {TEMPLATE}'.encode())
+            connection.execute(f'create database "{dbname}" template {TEMPLATE} strategy file_copy'.encode())
         return self.dsn(dbname)
 
     def drop(self, dbname: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import psycopg
 import pytest
@@ -19,6 +21,20 @@ from tests.fix_db import wait_until
 from tests.fix_worker import Ticks
 
 pytestmark = pytest.mark.anyio
+T = TypeVar("T")
+
+
+async def begun(wire: Wire, waits: Callable[[Wire], T]) -> asyncio.Task[T]:
+    """Have the wire wait; return once its thread has come to that."""
+    there = threading.Event()
+
+    def work() -> T:
+        there.set()
+        return waits(wire)
+
+    task = asyncio.create_task(wire.aside(work))
+    assert await asyncio.to_thread(there.wait, 60)
+    return task
 
 
 @pytest.fixture
@@ -76,8 +92,7 @@ async def test_a_cancelled_task_cancels_its_statement(config: WorkerConfig, admi
 async def test_a_cancelled_task_leaves_its_waits(config: WorkerConfig, waits: Callable[[Wire], object]) -> None:
     async with connect(config, "wire", statement_timeout=60) as connection:
         with Wire(connection) as wire:
-            task = asyncio.create_task(wire.aside(lambda: waits(wire)))
-            await asyncio.sleep(0.1)
+            task = await begun(wire, waits)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(task, 60)
@@ -97,9 +112,9 @@ async def test_a_wire_that_waits_takes_no_thread_of_the_event_loops(config: Work
         asyncio.get_running_loop().set_default_executor(only)
         async with connect(config, "wire", statement_timeout=60) as connection:
             with Wire(connection) as wire:
-                waiting = asyncio.create_task(wire.aside(lambda: wire.notified(60)))
-                await asyncio.sleep(0.1)
+                waiting = await begun(wire, lambda wire: wire.notified(60))
                 assert await asyncio.wait_for(asyncio.to_thread(lambda: 1), 60) == 1
+                assert not waiting.done()
                 wire.interrupt()
                 assert await waiting == 0
 
@@ -138,8 +153,7 @@ async def test_a_request_to_leave_ends_the_wait(config: WorkerConfig, requested:
         stop.request()
     async with connect(config, "wire", statement_timeout=60) as connection:
         with Wire(connection) as wire, stop.calls(wire.interrupt):
-            waiting = asyncio.create_task(wire.aside(lambda: wire.notified(60)))
-            await asyncio.sleep(0.1)
+            waiting = await begun(wire, lambda wire: wire.notified(60))
             stop.request()
             assert await asyncio.wait_for(waiting, 60) == 0
             assert wire.interrupted

@@ -29,7 +29,8 @@ async def test_a_handler_is_called_as_soon_as_an_event_is_delivered(
             for n in range(3):
                 publish(admin, kind, n)
                 dispatch(admin)
-                await until(lambda n=n: seen == list(range(n + 1)))  # type: ignore[misc]
+                await until(lambda n=n: len(seen) > n)  # type: ignore[misc]
+    assert seen == [0, 1, 2]
 
 
 async def test_a_handler_that_raises_puts_its_event_back_and_the_others_go_on(
@@ -49,7 +50,8 @@ async def test_a_handler_that_raises_puts_its_event_back_and_the_others_go_on(
             await subscription.start(handle, how=Handling(retry_in=0.01))
             publish(admin, kind, 1, 2, 3)
             dispatch(admin)
-            await until(lambda: seen == [1, 3, 2])
+            await until(lambda: len(seen) > 2)
+    assert seen == [1, 3, 2]
 
 
 async def test_effects_of_a_transactional_handler_happen_once_and_those_of_a_failed_one_never(

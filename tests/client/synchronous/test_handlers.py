@@ -28,7 +28,8 @@ def test_a_handler_is_called_as_soon_as_an_event_is_delivered(dsn: str, admin: p
             for n in range(3):
                 publish(admin, kind, n)
                 dispatch(admin)
-                until(lambda n=n: seen == list(range(n + 1)))  # type: ignore[misc]
+                until(lambda n=n: len(seen) > n)  # type: ignore[misc]
+    assert seen == [0, 1, 2]
 
 
 def test_a_handler_that_raises_puts_its_event_back_and_the_others_go_on(
@@ -48,7 +49,8 @@ def test_a_handler_that_raises_puts_its_event_back_and_the_others_go_on(
             subscription.start(handle, how=Handling(retry_in=0.01))
             publish(admin, kind, 1, 2, 3)
             dispatch(admin)
-            until(lambda: seen == [1, 3, 2])
+            until(lambda: len(seen) > 2)
+    assert seen == [1, 3, 2]
 
 
 def test_effects_of_a_transactional_handler_happen_once_and_those_of_a_failed_one_never(
