@@ -50,21 +50,23 @@ def test_vectors_are_detected_in_each_context(spark: SparkSession) -> None:
 
 
 class Stream:
-    """Quotes that come as files, and what is detected in them; each run goes on from the checkpoint."""
+    """Events that come as files, and what is detected in them; each run goes on from the checkpoint."""
 
     def __init__(self, spark: SparkSession, place: Path) -> None:
         self.place = place
-        (place / "in").mkdir()
+        for name in ("in", "news"):
+            (place / name).mkdir()
         self.quotes = spark.readStream.schema(QUOTES).json(str(place / "in"))
+        self.news = spark.readStream.schema(QUOTES).json(str(place / "news"))
         self.files = 0
 
-    def put(self, *quotes: tuple[int, str, float, float]) -> None:
+    def put(self, *quotes: tuple[int, str, float, float], into: str = "in") -> None:
         self.files += 1
         lines = [
             json.dumps({"event_id": number, "symbol": symbol, "price": price, "at": at(second).isoformat()})
             for number, symbol, price, second in quotes
         ]
-        (self.place / "in" / f"{self.files}.json").write_text("\n".join(lines))
+        (self.place / into / f"{self.files}.json").write_text("\n".join(lines))
 
     def run(self, found: DataFrame) -> Any:
         """Take what has come; return the query, which has ended."""
@@ -125,6 +127,23 @@ def test_absence_is_told_by_the_events_of_others(spark: SparkSession, tmp_path: 
     stream.put((3, "B", 1, 6), (4, "C", 1, 8))
     stream.run(silent)
     assert stream.found() == [("A", [1])]
+
+
+def test_the_slowest_of_several_streams_says_how_late_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path)
+    found = detect(
+        {"quote": stream.quotes, "news": stream.news}, "quote a ; news b", time="at", partition_by="symbol",
+        attributes="symbol text = a.symbol",
+    )  # fmt: skip
+    stream.put((1, "A", 1, 0), (2, "B", 1, 90))
+    stream.put((3, "B", 1, 10), (4, "A", 1, 11), (9, "Z", 1, 12), into="news")
+    stream.run(found)
+    assert stream.found() == [("A", [1, 4])]
+    # Though quotes have got to 90, news of 40 is in time, and so is a quote before it.
+    stream.put((5, "C", 1, 30), (6, "C", 1, 100))
+    stream.put((7, "C", 1, 40), (8, "B", 1, 95), (10, "Z", 1, 97), into="news")
+    stream.run(found)
+    assert stream.found() == [("A", [1, 4]), ("B", [2, 8]), ("C", [5, 7])]
 
 
 def pairs(found: Iterable[Any]) -> list[tuple[Any, ...]]:
