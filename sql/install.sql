@@ -195,6 +195,7 @@
 -- spools: Messages for a group that may be away: numbers, pointers, replay, members.
 \ir code/spools/patterns.sql
 \ir code/spools/find.sql
+\ir code/spools/read.sql
 \ir code/spools/requests.sql
 \ir code/spools/cancel.sql
 \ir code/spools/pointers.sql

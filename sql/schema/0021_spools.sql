@@ -139,7 +139,7 @@ create table pgps_internal.spool_slot (
 );
 insert into pgps_internal.spool_slot (slot) select generate_series(0, 11);
 
--- The standing of a spool after a batch that asked for something: the newest row counts. Written by the dispatcher only.
+-- The standing of a spool after a batch that asked for something: the newest row counts. Only the dispatcher writes it.
 create table pgps_internal.spool_state (
     batch_id bigint not null,
     spool_id integer not null,
@@ -185,9 +185,9 @@ create table pgps_internal.spool_member (
 create index spool_member_client_idx on pgps_internal.spool_member (client_id);
 
 -- A replay: what it repeats (from first_seqn to last_seqn, if they match the pattern), and after which number what is
--- new begins (start, checkpoints_upto: see spool_mark). Its id is that of the marker that ends it. It has no numbers yet
--- when the spool was asked for something before that is not dispatched. Members go from one replay to the next, in the
--- order of the ids.
+-- new begins (start, checkpoints_upto: see spool_mark). Its id is that of the marker that ends it. It has no numbers
+-- yet when the spool was asked for something before that is not dispatched. Members go from one replay to the next, in
+-- the order of the ids.
 create table pgps_internal.spool_replay (
     replay_id bigint primary key,
     spool_id integer not null references pgps_internal.spool on delete cascade,
@@ -204,7 +204,8 @@ create index spool_replay_spool_idx on pgps_internal.spool_replay (spool_id, rep
 
 -- Where a member is: the newest row counts. The phase is r (replay), m (its marker) or n (what is new); seqn: up to
 -- which it has acknowledged in that phase; got: up to which it was handed out, and how many since. start: after which
--- number what is new begins; skip: what is not new to it; acked, had: of what is new, what it ever acknowledged, and what it ever got. seen: the newest replay that it has begun, or need not begin.
+-- number what is new begins; skip: what is not new to it; acked, had: of what is new, what it ever acknowledged, and
+-- what it ever got. seen: the newest replay that it has begun, or need not begin.
 create sequence pgps_internal.spool_mark_id_seq as bigint;
 create table pgps_internal.spool_mark (
     mark_id bigint not null default nextval('pgps_internal.spool_mark_id_seq'),
@@ -258,6 +259,35 @@ create type pgps_internal.spooled_part as (
     messages bigint,
     seqn bigint,
     id bigint
+);
+
+-- A pattern as values that stand in for parameters of statements whose plans are kept (sql/code/spools/read.sql). key,
+-- low, high: one of its numeric keys, as a rule the only one; is_indexed: messages are looked up by it. more: the
+-- other keys.
+create type pgps_internal.spool_filter as (
+    is_empty boolean,
+    is_indexed boolean,
+    key text,
+    low numeric,
+    high numeric,
+    more jsonb,
+    seqns int8range,
+    period tstzrange,
+    sender text,
+    spooler text,
+    keywords text[]
+);
+
+-- Where the messages of a spool are, and what of them is not to be seen any more. first_slot, last_slot: in one of
+-- these or between them; is_whole: nothing is discarded or cancelled; oldest: what was spooled before is past the
+-- retention.
+create type pgps_internal.spool_reach as (
+    spool_id integer,
+    first_slot smallint,
+    last_slot smallint,
+    is_whole boolean,
+    emptied int8multirange,
+    oldest timestamptz
 );
 
 -- Something else than a message that a spool was asked for.

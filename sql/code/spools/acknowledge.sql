@@ -6,7 +6,6 @@ create or replace function pgps_internal.place_of(
     spool pgps_internal.spool, mark pgps_internal.spool_mark, id bigint, out phase "char", out seqn bigint
 ) returns record
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_message pgps_internal.spool_message;
@@ -37,7 +36,6 @@ create or replace function pgps_internal.checkpoints_between(
     spool pgps_internal.spool, checkpoints_upto bigint, after_seqn bigint, upto bigint
 ) returns int8multirange
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (select coalesce(range_agg(int8range(m.seqn, m.seqn, '[]')), '{}')
@@ -57,13 +55,11 @@ create or replace function pgps_internal.count_handed_out(
     seqn bigint
 ) returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark pgps_internal.spool_mark := count_handed_out.mark;
     v_replay pgps_internal.spool_replay;
-    v_first integer := pgps_internal.first_slot(spool);
-    v_last integer := pgps_internal.last_slot(spool);
+    v_reach pgps_internal.spool_reach;
     v_count bigint := 0;
 begin
     if (count_handed_out.phase, count_handed_out.seqn) = (v_mark.got_phase, v_mark.got_seqn) then
@@ -76,9 +72,10 @@ begin
             case count_handed_out.phase when 'r' then count_handed_out.seqn else v_replay.last_seqn end, true);
     end if;
     if count_handed_out.phase = 'n' then
-        v_count := v_count + (select count(*) from pgps_internal.new_messages((spool).spool_id, v_first, v_last, v_mark,
-            (state).emptied, case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end,
-            count_handed_out.seqn, (spool).retention));
+        v_reach := pgps_internal.reach_of(spool, state);
+        v_count := v_count + (select count(*) from pgps_internal.new_messages(v_reach.spool_id, v_reach.first_slot,
+            v_reach.last_slot, v_mark, v_reach.emptied, case v_mark.phase when 'n' then v_mark.seqn
+                else v_mark.start end, count_handed_out.seqn, (spool).retention));
     end if;
     return v_count;
 end
@@ -89,7 +86,6 @@ comment on function pgps_internal.count_handed_out(
 
 create or replace function pgps_internal.ack_spooled(caller name, args jsonb) returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_member pgps_internal.spool_member := pgps_internal.find_member(caller, args);
@@ -101,8 +97,7 @@ declare
 begin
     perform pgps_internal.require_read_committed(), pgps_internal.enter_store(),
         pgps_internal.hold_client(v_member.client_id);
-    v_member := pgps_internal.find_member(caller, args);
-    select s.* into v_spool from pgps_internal.spool s where s.spool_id = v_member.spool_id;
+    v_spool := pgps_internal.spool_in_turn(v_member, args);
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
     v_mark := pgps_internal.mark_of(v_member.member_id);
     v_place := pgps_internal.place_of(v_spool, v_mark, (args ->> 'id')::bigint);

@@ -55,14 +55,16 @@ comment on function pgps_internal.resolved(pgps_internal.spool_mark) is
 
 create or replace function pgps_internal.mark_of(member_id bigint) returns pgps_internal.spool_mark
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark pgps_internal.spool_mark;
 begin
     select m.* into v_mark from pgps_internal.spool_mark m where m.member_id = mark_of.member_id
         order by m.mark_id desc limit 1;
-    return pgps_internal.resolved(v_mark);
+    if v_mark.phase = 'r' and v_mark.seqn = -9223372036854775808 then
+        return pgps_internal.resolved(v_mark);
+    end if;
+    return v_mark;
 end
 $$;
 comment on function pgps_internal.mark_of(bigint) is
@@ -71,7 +73,6 @@ dispatch';
 
 create or replace function pgps_internal.write_mark(mark pgps_internal.spool_mark) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgps_internal.spool_mark (member_id, replay_id, phase, seqn, got_phase, got_seqn, got_id,
@@ -101,6 +102,36 @@ comment on function pgps_internal.begin_new(bigint, pgps_internal.spool_state) i
 
 create or replace function pgps_internal.find_member(caller name, args jsonb) returns pgps_internal.spool_member
 language plpgsql stable
+as $$
+declare
+    v_name text := args ->> 'name';
+    v_client text := args ->> 'member';
+    v_session bigint := (args ->> 'session')::bigint;
+    v_member pgps_internal.spool_member;
+begin
+    -- One statement finds a member with which all is well: this is asked with every call. Otherwise the checks say why.
+    v_name := case when v_name ~ '^[a-z_][a-z0-9_]*$' then v_name else pgps_internal.fold(v_name) end;
+    v_client := case when v_client ~ '^[a-z_][a-z0-9_]*$' then v_client else pgps_internal.fold(v_client) end;
+    select m.* into v_member
+    from pgps_internal.spool s cross join pgps_internal.client c
+    join pgps_internal.spool_member m on m.spool_id = s.spool_id and m.client_id = c.client_id
+        and m.session = c.session
+    where s.name = v_name and s.network_id is null and c.name = v_client and c.holder is not null
+        and case when v_session is null then c.pid = pg_backend_pid()
+                and current_setting('pgps.session_' || c.client_id, true) = c.session::text
+            else c.session = v_session end
+        and pg_has_role(caller, c.owner::oid, 'usage') and pgps_internal.spool_allows(caller, s, 'replay');
+    if not found then
+        v_member := pgps_internal.check_member(caller, args);
+    end if;
+    return v_member;
+end
+$$;
+comment on function pgps_internal.find_member(name, jsonb) is
+'The member of a call, after a check of its session; 55000 when it has not joined in this session, 42704, 42501, 08003';
+
+create or replace function pgps_internal.check_member(caller name, args jsonb) returns pgps_internal.spool_member
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -119,8 +150,8 @@ begin
     return v_member;
 end
 $$;
-comment on function pgps_internal.find_member(name, jsonb) is
-'The member of a call, after a check of its session; 55000 when it has not joined in this session, 42704, 42501, 08003';
+comment on function pgps_internal.check_member(name, jsonb) is
+'As pgps_internal.find_member, check by check: the first that fails is raised';
 
 create or replace function pgps_internal.do_join_group(caller name, args jsonb) returns void
 language plpgsql

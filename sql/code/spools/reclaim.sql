@@ -1,7 +1,8 @@
 -- Space: what is left of a slot of the store that is mostly discarded is copied into the slot that is written, and the
 -- slot is truncated. No message is deleted by itself, so an old snapshot keeps no dead rows. Beside it the ledgers of
 -- spools and members, whose newest rows are carried over.
--- Locks: access exclusive on one slot, for which it waits a tenth of a second at most: members look all the time.
+-- Locks: access exclusive on the list of the slots and on one slot, for which it waits a tenth of a second at most:
+-- members look all the time.
 -- Writes: spool_key, spool_mark, spool_message, spool_replay, spool_slot, spool_state, spool_store.
 
 create or replace function pgps_internal.carry_over_spools(ledger text, segment regclass, newest bigint) returns void
@@ -204,6 +205,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp set lock_timeout = '100ms'
 as $$
 begin
+    lock table pgps_internal.spool_slot in access exclusive mode;
     execute format('lock table only pgps_internal.spool_message_%1$s, only pgps_internal.spool_key_%1$s, '
         'only pgps_internal.spool_gone_%1$s in access exclusive mode', lock_slot.slot);
     return true;

@@ -8,7 +8,6 @@
 
 create or replace function pgps_internal.standing_of_spool(spool_id integer) returns pgps_internal.spool_state
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_state pgps_internal.spool_state;
@@ -348,14 +347,12 @@ comment on function pgps_internal.is_message(jsonb) is
 
 create or replace function pgps_internal.enter_store() returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
-    lock table pgps_internal.spool_message, pgps_internal.spool_key, pgps_internal.spool_gone,
-        pgps_internal.spool_state, pgps_internal.spool_mark in access share mode;
+    lock table pgps_internal.spool_slot, pgps_internal.spool_state, pgps_internal.spool_mark in access share mode;
 end
 $$;
 comment on function pgps_internal.enter_store() is
-'Keeps the slots of the store, and the ledgers, from being truncated until the transaction ends.
-Called before the statement that reads: one that took its snapshot first, and waited for the lock of a slot that is
-being copied, would find neither the rows that were truncated nor their copies';
+'Keeps the slots of the store (whoever truncates one locks the list of the slots), and the ledgers, from being truncated
+until the transaction ends. Called before the statement that reads: one that took its snapshot first, and waited for the
+lock of a slot that is being copied, would find neither the rows that were truncated nor their copies';
