@@ -148,20 +148,21 @@ def _replay(house: House, connection: psycopg.Connection) -> list[Figure]:
         assert len(found) == wanted
 
     note = "with receiving and acknowledging, against SELECT from an indexed table; messages a second of processor time"
-    figures = []
-    for portion, target in ((wanted + 1, Target("at least", 0.5)), (1000, None), (100, None)):
+
+    def portions(portion: int, target: Target | None) -> Figure:
         mine, theirs = [], []
         for number in house.pairs():
             first, second = alternate(
                 number,
-                lambda portion=portion: _used(connection, lambda: replayed(portion)),
+                lambda: _used(connection, lambda: replayed(portion)),
                 lambda: _used(connection, selected),
             )
             mine.append(wanted / first)
             theirs.append(wanted / second)
         title = f"{TITLE}: replay of 1 % of {part * parts:,}, {portion:,} a call"
-        figures.append(compare(title, mine, theirs, unit="/s", target=target, note=note))
-    return figures
+        return compare(title, mine, theirs, unit="/s", target=target, note=note)
+
+    return [portions(wanted + 1, Target("at least", 0.5)), portions(1000, None), portions(100, None)]
 
 
 def _used(connection: psycopg.Connection, work: Callable[[], object]) -> float:

@@ -45,7 +45,7 @@ class SpoolOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SpooledMessage:
-    """A message of a spool, or the marker that ends a replay, which has no entry."""
+    """A message of a spool; without entry: the marker that ends a replay, or a gap."""
 
     seqn: int
     entry: int | None
@@ -61,7 +61,12 @@ class SpooledMessage:
     @property
     def is_marker(self) -> bool:
         """Whether this is no message, but says that replay is over."""
-        return self.entry is None
+        return self.entry is None and "replay" in self.message
+
+    @property
+    def gap(self) -> tuple[int, int] | None:
+        """The first and the last number of messages that a full spool has dropped, when this is no message."""
+        return (*self.message["gap"],) if self.entry is None and "gap" in self.message else None
 
 
 def arguments(name: str, entry: int, message: Any, options: SpoolOptions) -> dict[str, Any]:

@@ -154,8 +154,9 @@ create table pgps_internal.spool_state (
 ) partition by list (((batch_id / 4096) % 4));
 create index spool_state_idx on pgps_internal.spool_state (spool_id, batch_id desc);
 
--- Messages that a limit, or the retention, has discarded.
+-- Messages that a limit, or the retention, has discarded. Members are told of a limit by a row with the id of the gap.
 create table pgps_internal.spool_gap (
+    gap_id bigint not null default nextval('pgps_internal.event_id_seq'),
     spool_id integer not null references pgps_internal.spool on delete cascade,
     first_seqn bigint not null,
     last_seqn bigint not null,
@@ -163,7 +164,8 @@ create table pgps_internal.spool_gap (
     reason text not null,
     noted_at timestamptz not null default pgps._clock()
 );
-create index spool_gap_idx on pgps_internal.spool_gap (spool_id, noted_at);
+create index spool_gap_idx on pgps_internal.spool_gap (spool_id, last_seqn);
+create index spool_gap_id_idx on pgps_internal.spool_gap (gap_id);
 
 -- Requests that were taken back, until the dispatcher has taken note of it.
 create table pgps_internal.spool_cancelled (

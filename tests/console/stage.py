@@ -46,6 +46,7 @@ def furnish(admin: psycopg.Connection) -> None:
     party = Party(admin)
     party.request("care/ward/beds", "a bed, please")
     call(admin, "create_spool", "handover")
+    call(admin, "grant_spool", "handover", "replay", "pgps_admin")
     call(admin, "spool", "handover", 1, '"all is well"')
     rows(admin, "select pgps.dispatch()")
     call(admin, "create_link", "pharmacy", "host=127.0.0.1 port=1 dbname=pharmacy user=peer")

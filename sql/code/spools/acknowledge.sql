@@ -21,6 +21,10 @@ begin
         return;
     end if;
     v_message := pgps_internal.stored(place_of.id);
+    if v_message.id is null then
+        select g.spool_id, g.last_seqn into v_message.spool_id, v_message.seqn
+        from pgps_internal.spool_gap g where g.gap_id = place_of.id;
+    end if;
     if v_message.spool_id = (place_of.spool).spool_id then
         seqn := v_message.seqn;
         phase := case when (place_of.mark).replay_id is null or seqn > (place_of.mark).start
@@ -60,22 +64,27 @@ declare
     v_mark pgps_internal.spool_mark := count_handed_out.mark;
     v_replay pgps_internal.spool_replay;
     v_reach pgps_internal.spool_reach;
+    v_upto bigint;
+    v_after bigint;
     v_count bigint := 0;
 begin
     if (count_handed_out.phase, count_handed_out.seqn) = (v_mark.got_phase, v_mark.got_seqn) then
         return v_mark.got_count;
     end if;
+    v_reach := pgps_internal.reach_of(spool, state);
     if v_mark.phase = 'r' then
         select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = v_mark.replay_id;
+        v_upto := case count_handed_out.phase when 'r' then count_handed_out.seqn else v_replay.last_seqn end;
         v_count := (count_handed_out.phase <> 'r')::integer + pgps_internal.count_live(spool, state,
-            v_replay.pattern - '{by,found}'::text[], v_mark.seqn + 1,
-            case count_handed_out.phase when 'r' then count_handed_out.seqn else v_replay.last_seqn end, true);
+                v_replay.pattern - '{by,found}'::text[], v_mark.seqn + 1, v_upto, true)
+            + ((pgps_internal.gap_of(v_reach, '{}', v_mark.seqn, v_upto)).gap_id is not null)::integer;
     end if;
     if count_handed_out.phase = 'n' then
-        v_reach := pgps_internal.reach_of(spool, state);
+        v_after := case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end;
         v_count := v_count + (select count(*) from pgps_internal.new_messages(v_reach.spool_id, v_reach.first_slot,
-            v_reach.last_slot, v_mark, v_reach.emptied, case v_mark.phase when 'n' then v_mark.seqn
-                else v_mark.start end, count_handed_out.seqn, (spool).retention));
+                v_reach.last_slot, v_mark, v_reach.emptied, v_after, count_handed_out.seqn, (spool).retention))
+            + ((pgps_internal.gap_of(v_reach, v_mark.skip, v_after, count_handed_out.seqn)).gap_id
+                is not null)::integer;
     end if;
     return v_count;
 end

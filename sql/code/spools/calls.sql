@@ -155,7 +155,8 @@ begin atomic
 end;
 comment on function pgps.spool_getseqn(bigint) is
 'The number that the message of a request has in its spool: null until it is dispatched, 0 for what was never spooled,
-is no longer there, or is not the caller''s business.';
+is no longer there, or is not the caller''s business. Of a message for a network: its number among all that this broker
+has spooled for that network; over there it gets another.';
 
 create or replace function pgps.spool_cancel(id bigint) returns boolean
 language sql
@@ -250,9 +251,10 @@ end
 $$;
 comment on function pgps.receive_spooled(text, text, integer, bigint) is
 'What a member of a process group gets next, in order: in_replay messages if it replays, a marker (entry null, seqn 0,
-message {"replay": "ended"}), then what is new. Repeats them until pgps.ack_spooled. Listen to the channel in
-pgps.spools to be told. Locks the member''s client until the transaction ends when there is something. Errors: 42704,
-42501, 55000 not a member in this session, 22023, 08003, 25001.';
+message {"replay": "ended"}), then what is new. Where a full spool has dropped messages there is a row with entry null,
+seqn the number of the last of them, and the message {"gap": [first number, last number]}. Repeats all until
+pgps.ack_spooled. Listen to the channel in pgps.spools to be told. Locks the member''s client until the transaction ends
+when there is something. Errors: 42704, 42501, 55000 not a member in this session, 22023, 08003, 25001.';
 
 create or replace function pgps.ack_spooled(name text, member text, id bigint, session bigint = null) returns bigint
 language sql

@@ -80,10 +80,8 @@ begin
     v_asked := pgps_internal.asked(v_id);
     v_message := pgps_internal.stored(v_id);
     if v_message.id is not null then
-        return case when not pgps_internal.may_follow(caller, v_message.spool_id, v_message.spooler) then 0
-            -- Over there it gets another.
-            when not exists (select from pgps_internal.spool s
-                where s.spool_id = v_message.spool_id and s.network_id is not null) then v_message.seqn end;
+        return case when pgps_internal.may_follow(caller, v_message.spool_id, v_message.spooler) then v_message.seqn
+            else 0 end;
     end if;
     return case when not pgps_internal.may_follow(caller, v_asked.spool_id, v_asked.spooler) then 0 end;
 end

@@ -9,75 +9,69 @@ as $$ select case phase_place.phase when 'r' then 0 when 'm' then 1 else 2 end $
 comment on function pgps_internal.phase_place("char") is 'The order of the phases: replay, marker, what is new';
 
 create or replace function pgps_internal.replay_parts(
-    reach pgps_internal.spool_reach, mark pgps_internal.spool_mark, max_messages integer
+    reach pgps_internal.spool_reach, replay pgps_internal.spool_replay, after_seqn bigint, upto bigint,
+    max_messages bigint
 ) returns pgps_internal.spooled_part[]
 language plpgsql
 as $$
 declare
-    v_replay pgps_internal.spool_replay;
-    v_filter pgps_internal.spool_filter;
+    v_filter pgps_internal.spool_filter := pgps_internal.filter_of((replay_parts.replay).pattern);
     v_parts pgps_internal.spooled_part[] := '{}';
     v_part pgps_internal.spooled_part;
     v_is_placed boolean;
-    v_after bigint := (replay_parts.mark).seqn;
+    v_after bigint := replay_parts.after_seqn;
     v_left bigint := replay_parts.max_messages;
     v_step bigint := replay_parts.max_messages;
-    v_upto bigint;
 begin
-    select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = (replay_parts.mark).replay_id;
-    v_filter := pgps_internal.filter_of(v_replay.pattern);
     if v_filter.is_indexed then
         v_is_placed := pgps_internal.are_placed((reach).first_slot, (reach).last_slot);
     end if;
-    while v_after < v_replay.last_seqn and v_left > 0 loop
-        v_upto := v_replay.last_seqn;
+    while v_after < replay_parts.upto and v_left > 0 loop
         if v_is_placed is null then
-            v_part := pgps_internal.open_in_order(reach, v_filter, null, true, v_after, v_upto, v_left);
+            v_part := pgps_internal.open_in_order(reach, v_filter, null, true, v_after, replay_parts.upto, v_left);
         elsif v_is_placed then
-            v_part := pgps_internal.open_by_key(reach, v_filter, v_after, v_upto, v_step, v_left);
+            v_part := pgps_internal.open_by_key(reach, v_filter, v_after, replay_parts.upto, v_step, v_left);
         else
-            v_part := pgps_internal.open_by_number(reach, v_filter, v_after, v_upto, v_step, v_left);
+            v_part := pgps_internal.open_by_number(reach, v_filter, v_after, replay_parts.upto, v_step, v_left);
         end if;
         if v_part.messages > 0 then
             v_parts := v_parts || v_part;
             v_left := v_left - v_part.messages;
         end if;
+        exit when v_is_placed is null or v_left = 0;
         -- Fewer than wanted: this was all, or of what was looked up some did not match.
-        v_after := case when v_left > 0 then pgps_internal.window_of(reach, v_filter, v_replay, v_after, v_step) end;
+        v_after := pgps_internal.window_of(reach, v_filter, replay, v_after, replay_parts.upto, v_step);
         v_step := v_step * 2;
     end loop;
     return v_parts;
 end
 $$;
 comment on function pgps_internal.replay_parts(
-    pgps_internal.spool_reach, pgps_internal.spool_mark, integer
-) is 'The next messages of the replay that a member is in, at most so many';
+    pgps_internal.spool_reach, pgps_internal.spool_replay, bigint, bigint, bigint
+) is 'The next messages of a replay, after one number and up to another, at most so many';
 
 create or replace function pgps_internal.window_of(
     reach pgps_internal.spool_reach, filter pgps_internal.spool_filter, replay pgps_internal.spool_replay,
-    after_seqn bigint, most bigint
+    after_seqn bigint, upto bigint, most bigint
 ) returns bigint
 language plpgsql stable
 as $$
 declare
-    v_reach pgps_internal.spool_reach := window_of.reach;
-    v_filter pgps_internal.spool_filter := window_of.filter;
-    v_last bigint := (window_of.replay).last_seqn;
     v_upto bigint;
 begin
     if ((window_of.replay).pattern ->> 'found')::bigint > window_of.most then
         select max(k.seqn) into v_upto
-        from pgps_internal.keyed(v_reach, v_filter, window_of.after_seqn, v_last, window_of.most) k
+        from pgps_internal.keyed(reach, filter, window_of.after_seqn, window_of.upto, window_of.most) k
         having count(*) = window_of.most;
     end if;
-    return coalesce(v_upto, v_last);
+    return coalesce(v_upto, window_of.upto);
 end
 $$;
 comment on function pgps_internal.window_of(
-    pgps_internal.spool_reach, pgps_internal.spool_filter, pgps_internal.spool_replay, bigint, bigint
+    pgps_internal.spool_reach, pgps_internal.spool_filter, pgps_internal.spool_replay, bigint, bigint, bigint
 ) is
-'The number of the last of the first so many messages (most) that have the key by which a replay is looked up, or the
-number with which the replay ends';
+'The number of the last of the first so many messages (most) that have the key by which a replay is looked up; upto when
+there are fewer';
 
 create or replace function pgps_internal.new_messages(
     spool_id integer, first_slot integer, last_slot integer, mark pgps_internal.spool_mark, emptied int8multirange,
@@ -102,6 +96,47 @@ comment on function pgps_internal.new_messages(
     integer, integer, integer, pgps_internal.spool_mark, int8multirange, bigint, bigint, interval
 ) is 'The messages that are new to a member, after one number and up to another';
 
+create or replace function pgps_internal.gap_of(
+    reach pgps_internal.spool_reach, skip int8multirange, after_seqn bigint, upto bigint
+) returns pgps_internal.spool_gap
+language plpgsql stable
+as $$
+declare
+    v_gap pgps_internal.spool_gap;
+begin
+    -- The oldest are dropped, so nothing lies between the gaps but what is gone: to a member they are one.
+    if not (gap_of.reach).is_whole then
+        select max(g.gap_id), greatest(min(g.first_seqn), gap_of.after_seqn + 1), max(g.last_seqn), max(g.noted_at)
+        into v_gap.gap_id, v_gap.first_seqn, v_gap.last_seqn, v_gap.noted_at
+        from pgps_internal.spool_gap g
+        where g.spool_id = (gap_of.reach).spool_id and g.reason = 'limit' and g.last_seqn > gap_of.after_seqn
+            and g.last_seqn <= gap_of.upto
+            and not int8range(greatest(g.first_seqn, gap_of.after_seqn + 1), g.last_seqn, '[]') <@ gap_of.skip;
+    end if;
+    return v_gap;
+end
+$$;
+comment on function pgps_internal.gap_of(pgps_internal.spool_reach, int8multirange, bigint, bigint) is
+'What a full spool has dropped of the messages after one number and up to another, those in skip aside, as one gap; null
+when there is none';
+
+create or replace function pgps_internal.gap_part(phase "char", gap pgps_internal.spool_gap)
+returns pgps_internal.spooled_part
+language plpgsql
+as $$
+declare
+    v_portal refcursor;
+begin
+    open v_portal scroll for
+        select (gap_part.gap).last_seqn as seqn, null::integer, jsonb_build_object('gap',
+                jsonb_build_array((gap_part.gap).first_seqn, (gap_part.gap).last_seqn)), null::jsonb, null::text[],
+            null::name, null::name, (gap_part.gap).noted_at, gap_part.phase = 'r', (gap_part.gap).gap_id as id;
+    return pgps_internal.opened_part(gap_part.phase, v_portal);
+end
+$$;
+comment on function pgps_internal.gap_part("char", pgps_internal.spool_gap) is
+'The row that tells a member which messages a full spool has dropped';
+
 create or replace function pgps_internal.marker_part(mark pgps_internal.spool_mark)
 returns pgps_internal.spooled_part
 language plpgsql
@@ -118,6 +153,74 @@ end
 $$;
 comment on function pgps_internal.marker_part(pgps_internal.spool_mark) is 'The row that ends a replay';
 
+create or replace function pgps_internal.parts_between(
+    reach pgps_internal.spool_reach, replay pgps_internal.spool_replay, mark pgps_internal.spool_mark,
+    after_seqn bigint, upto bigint, max_messages bigint
+) returns pgps_internal.spooled_part[]
+language plpgsql
+as $$
+declare
+    v_part pgps_internal.spooled_part;
+begin
+    if (parts_between.replay).replay_id is not null then
+        return pgps_internal.replay_parts(reach, replay, after_seqn, upto, max_messages);
+    end if;
+    v_part := pgps_internal.open_in_order(reach, null, mark, false, after_seqn, upto, max_messages);
+    return case when v_part.messages > 0 then array[v_part] else '{}' end;
+end
+$$;
+comment on function pgps_internal.parts_between(
+    pgps_internal.spool_reach, pgps_internal.spool_replay, pgps_internal.spool_mark, bigint, bigint, bigint
+) is 'The next messages after one number and up to another: of a replay, or without one what is new';
+
+create or replace function pgps_internal.count_of(parts pgps_internal.spooled_part[]) returns bigint
+language plpgsql immutable
+as $$
+declare
+    v_part pgps_internal.spooled_part;
+    v_count bigint := 0;
+begin
+    foreach v_part in array count_of.parts loop
+        v_count := v_count + v_part.messages;
+    end loop;
+    return v_count;
+end
+$$;
+comment on function pgps_internal.count_of(pgps_internal.spooled_part[]) is 'How many messages parts have together';
+
+create or replace function pgps_internal.parts_with_gap(
+    reach pgps_internal.spool_reach, replay pgps_internal.spool_replay, mark pgps_internal.spool_mark,
+    after_seqn bigint, upto bigint, max_messages bigint
+) returns pgps_internal.spooled_part[]
+language plpgsql
+as $$
+declare
+    v_is_replay boolean := (parts_with_gap.replay).replay_id is not null;
+    v_gap pgps_internal.spool_gap := pgps_internal.gap_of(reach,
+        case when v_is_replay then '{}' else (parts_with_gap.mark).skip end, after_seqn, upto);
+    v_parts pgps_internal.spooled_part[];
+    v_left bigint;
+begin
+    if v_gap.gap_id is null then
+        return pgps_internal.parts_between(reach, replay, mark, after_seqn, upto, max_messages);
+    end if;
+    -- Before a gap there is at most a checkpoint that was prepended.
+    v_parts := pgps_internal.parts_between(reach, replay, mark, after_seqn, v_gap.last_seqn - 1, max_messages);
+    v_left := max_messages - pgps_internal.count_of(v_parts);
+    if v_left > 0 then
+        v_parts := v_parts || pgps_internal.gap_part(case when v_is_replay then 'r' else 'n' end::"char", v_gap);
+    end if;
+    if v_left > 1 then
+        v_parts := v_parts
+            || pgps_internal.parts_between(reach, replay, mark, v_gap.last_seqn, upto, v_left - 1);
+    end if;
+    return v_parts;
+end
+$$;
+comment on function pgps_internal.parts_with_gap(
+    pgps_internal.spool_reach, pgps_internal.spool_replay, pgps_internal.spool_mark, bigint, bigint, bigint
+) is 'As parts_between, with the row that tells of what a full spool has dropped';
+
 create or replace function pgps_internal.next_parts(
     spool pgps_internal.spool, member pgps_internal.spool_member, mark pgps_internal.spool_mark,
     state pgps_internal.spool_state, max_messages integer
@@ -126,16 +229,16 @@ language plpgsql
 as $$
 declare
     v_reach pgps_internal.spool_reach := pgps_internal.reach_of(spool, state);
-    v_is_new boolean := (next_parts.mark).phase = 'n';
+    v_replay pgps_internal.spool_replay;
     v_parts pgps_internal.spooled_part[] := '{}';
-    v_part pgps_internal.spooled_part;
     v_left bigint := next_parts.max_messages;
 begin
     if (next_parts.mark).phase = 'r' then
-        v_parts := pgps_internal.replay_parts(v_reach, mark, max_messages);
-        foreach v_part in array v_parts loop
-            v_left := v_left - v_part.messages;
-        end loop;
+        select r.* into v_replay from pgps_internal.spool_replay r
+        where r.replay_id = (next_parts.mark).replay_id;
+        v_parts := pgps_internal.parts_with_gap(v_reach, v_replay, mark, (next_parts.mark).seqn, v_replay.last_seqn,
+            v_left);
+        v_left := v_left - pgps_internal.count_of(v_parts);
         if v_left > 0 then
             v_parts := v_parts || pgps_internal.marker_part(mark);
             -- What is new comes after all replays.
@@ -143,12 +246,9 @@ begin
         end if;
     end if;
     if (next_parts.spool).play_through and (next_parts.member).ready and v_left > 0 then
-        v_part := pgps_internal.open_in_order(v_reach, null, mark, false,
-            case when v_is_new then (next_parts.mark).seqn else (next_parts.mark).start end,
-            (next_parts.state).last_seqn, v_left);
-        if v_part.messages > 0 then
-            v_parts := v_parts || v_part;
-        end if;
+        v_parts := v_parts || pgps_internal.parts_with_gap(v_reach, null, mark, case (next_parts.mark).phase
+            when 'n' then (next_parts.mark).seqn else (next_parts.mark).start end, (next_parts.state).last_seqn,
+            v_left);
     end if;
     return v_parts;
 end
@@ -259,7 +359,6 @@ as $$
 declare
     v_mark pgps_internal.spool_mark := note_handed_out.mark;
     v_last pgps_internal.spooled_part := note_handed_out.parts[cardinality(note_handed_out.parts)];
-    v_part pgps_internal.spooled_part;
     v_from bigint;
 begin
     if (pgps_internal.phase_place(v_last.phase), v_last.seqn)
@@ -280,10 +379,7 @@ begin
     v_mark.got_phase := v_last.phase;
     v_mark.got_seqn := v_last.seqn;
     v_mark.got_id := v_last.id;
-    v_mark.got_count := 0;
-    foreach v_part in array note_handed_out.parts loop
-        v_mark.got_count := v_mark.got_count + v_part.messages;
-    end loop;
+    v_mark.got_count := pgps_internal.count_of(note_handed_out.parts);
     perform pgps_internal.write_mark(v_mark);
 end
 $$;

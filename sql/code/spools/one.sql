@@ -5,7 +5,7 @@
 
 create or replace function pgps_internal.enter_one() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set plan_cache_mode = force_generic_plan
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint;
@@ -22,7 +22,7 @@ begin
                 and s.network_id is null and (s.on_limit = 'drop_oldest'
                     and coalesce(pgps_internal.size_of(new.message, new.keys, new.keywords) <= s.max_bytes, true)
                     or s.max_messages is null and s.max_bytes is null)
-                and (pg_has_role(new.caller, 'pgps_admin', 'usage')
+                and (pg_has_role(new.caller, s.owner::oid, 'usage')
                     or pgps_internal.spool_allows(new.caller, s, 'spool'))
         ),
         made as (

@@ -169,7 +169,7 @@ comment on function pgps_internal.settle_replay(
 
 create or replace function pgps_internal.do_spool_replay(caller name, args jsonb) returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');

@@ -10,7 +10,8 @@ language plpgsql stable
 as $$
 begin
     -- No SET clause, and the cheapest test first: this is asked with every message.
-    return pg_has_role(spool_allows.caller, 'pgps_admin', 'usage')
+    -- Administrators change spools and see their statistics. To read messages they grant themselves the privilege.
+    return spool_allows.privilege = 'owner' and pg_has_role(spool_allows.caller, 'pgps_admin', 'usage')
         -- regrole prints the bare OID of a role that was dropped.
         or (spool_allows.spool).owner::text <> (spool_allows.spool).owner::oid::text
             and pg_has_role(spool_allows.caller, (spool_allows.spool).owner::oid, 'usage')
@@ -21,7 +22,7 @@ begin
 end
 $$;
 comment on function pgps_internal.spool_allows(name, pgps_internal.spool, text) is
-'True when a role may use a spool: privilege spool or replay; owner: only its owner and administrators';
+'True when a role may use a spool: privilege spool or replay; owner: to change it, as its owner and administrators may';
 
 create or replace function pgps_internal.find_spool(caller name, name text, privilege text) returns pgps_internal.spool
 language plpgsql stable
@@ -41,7 +42,8 @@ begin
                 else format('change spool "%s"', v_spool.name) end
         using errcode = '42501', hint = case find_spool.privilege when 'owner'
             then format('Become a member of its owner %s, or of pgps_admin.', v_spool.owner)
-            else format('Ask for: select pgps.grant_spool(%L, %L, %L)', quote_ident(v_spool.name),
+            else format('Ask its owner or an administrator for: select pgps.grant_spool(%L, %L, %L)',
+                quote_ident(v_spool.name),
                 find_spool.privilege, find_spool.caller) end;
     end if;
     return v_spool;

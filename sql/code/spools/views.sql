@@ -3,12 +3,12 @@
 -- Writes: nothing.
 
 create or replace view pgps_internal.spool_right with (security_barrier) as
-select s.spool_id, o.is_owner, o.is_owner or coalesce(g.may_spool, false) as may_spool,
+select s.spool_id, o.is_admin, o.is_owner or coalesce(g.may_spool, false) as may_spool,
     o.is_owner or coalesce(g.may_replay, false) as may_replay
 from pgps_internal.spool s
-cross join lateral (select pg_has_role(current_user, 'pgps_admin', 'usage')
+cross join lateral (select pg_has_role(current_user, 'pgps_admin', 'usage') as is_admin,
     -- regrole prints the bare OID of a role that was dropped.
-    or s.owner::text <> s.owner::oid::text and pg_has_role(current_user, s.owner::oid, 'usage') as is_owner) o
+    s.owner::text <> s.owner::oid::text and pg_has_role(current_user, s.owner::oid, 'usage') as is_owner) o
 left join lateral (
     select bool_or(g.privilege = 'spool') as may_spool, bool_or(g.privilege = 'replay') as may_replay
     from pgps_internal.spool_grant g
@@ -59,11 +59,12 @@ left join lateral (
     select count(*) as members from pgps_internal.spool_member m
     where m.spool_id = s.spool_id and m.session is not null and pgps._is_present(m.member_id)
 ) g on true
-where r.may_spool or r.may_replay;
+where r.may_spool or r.may_replay or r.is_admin;
 comment on view pgps.spools is
-'The spools that the reader may use. first_seqn: of the messages that are there; last_seqn: the last number given;
-replayable: messages from the checkpoint pointer to the replay pointer; new: those beyond it; discarded: how many were
-so far; members: how many are present; operational: at least one. A member listens to the channel.';
+'The spools that the reader may use; pgps_admin sees all. first_seqn: of the messages that are there; last_seqn: the
+last number given; replayable: messages from the checkpoint pointer to the replay pointer; new: those beyond it;
+discarded: how many were so far; members: how many are present; operational: at least one. A member listens to the
+channel.';
 
 create or replace view pgps.spooled_messages with (security_barrier) as
 select s.name as spool, m.seqn, m.id, m.entry, m.message, m.keys, m.keywords, m.sender::name as sender,
@@ -81,7 +82,7 @@ create or replace view pgps.spool_gaps with (security_barrier) as
 select s.name as spool, g.first_seqn, g.last_seqn, g.messages, g.reason, g.noted_at
 from pgps_internal.spool_gap g join pgps_internal.spool s using (spool_id)
 join pgps_internal.spool_right r using (spool_id)
-where r.may_spool or r.may_replay;
+where r.may_spool or r.may_replay or r.is_admin;
 comment on view pgps.spool_gaps is
 'Messages that were discarded by no call, but since a spool was full (reason limit) or they were old (retention)';
 
@@ -96,10 +97,10 @@ join pgps_internal.spool_right r using (spool_id)
 join pgps_internal.client c using (client_id)
 left join lateral (select k.phase, k.seqn from pgps_internal.spool_mark k where k.member_id = m.member_id
     order by k.mark_id desc limit 1) k on true
-where r.may_replay;
+where r.may_replay or r.is_admin;
 comment on view pgps.group_members is
-'The members of the groups whose spools the reader may replay, also those that have left or crashed (present is then
-false), and how far they are';
+'The members of the groups whose spools the reader may replay (pgps_admin sees all), also those that have left or
+crashed (present is then false), and how far they are';
 
 create or replace view pgps.network_contacts with (security_barrier) as
 select n.name as network, c.place,

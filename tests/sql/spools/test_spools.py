@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from tests.fix_broker import call, column, refused, rows, value
 from tests.fix_clock import Clock
 from tests.fix_db import Connect
-from tests.fix_spools import Spool
+from tests.fix_spools import Member, Spool
 
 Name = Callable[..., str]
 Role = Callable[..., str]
@@ -111,6 +111,21 @@ def test_spool_and_replay_are_privileges(connect: Connect, role: Role, spool: Sp
         call(spool.connection, "grant_spool", spool.name, "read", alice)
     with refused("42704", "does not exist"):
         call(spool.connection, "grant_spool", spool.name, "spool", "nobody_of_that_name")
+
+
+def test_administrators_change_spools_and_read_none(connect: Connect, role: Role, spool: Spool) -> None:
+    boss = connect(role("boss", "pgps_admin"))
+    made = spool.spool(1)[0]
+    assert column(boss, "select new from pgps.spools where name = %s", [spool.name]) == [1]
+    seen = "select message from pgps.spooled_messages where spool = %s"
+    assert column(boss, seen, [spool.name]) == []
+    assert call(boss, "spool_getseqn", made) == 0
+    for function, arguments in (("spool", (1, "2")), ("spool_discard", ()), ("spool_set_replay_pointer", (1,))):
+        with refused("42501", "may not", "grant_spool"):
+            call(boss, function, spool.name, *arguments)
+    call(boss, "grant_spool", spool.name, "replay", boss.info.user)
+    assert column(boss, seen, [spool.name]) == [1]
+    call(boss, "spool_advise", spool.name, max_messages=5)
 
 
 def test_the_sender_is_a_role_of_the_caller_and_the_spooler_the_caller(
@@ -241,6 +256,33 @@ def test_the_oldest_are_dropped_with_a_gap(spool: Spool) -> None:
     query = "select first_seqn, last_seqn, messages, reason from pgps.spool_gaps where spool = %s order by first_seqn"
     assert rows(spool.connection, query, [spool.name]) == [(1, 1, 1, "limit"), (2, 3, 2, "limit")]
     assert spool.standing("discarded", "first_seqn", "last_seqn") == (3, 4, 6)
+
+
+def test_members_are_told_what_a_full_spool_has_dropped(spool: Spool, connect: Connect, name: Name) -> None:
+    call(spool.connection, "spool_advise", spool.name, max_messages=3, on_limit="drop_oldest")
+    early, late = (Member(connect(), spool, name("member")) for _ in range(2))
+    spool.spool(1, 2)
+    assert early.take() == [1, 2]
+    spool.spool(3, 4, 5, 6, 7)
+    # What a member has acknowledged is no gap for it.
+    assert early.received() == [(4, {"gap": [3, 4]}, False), (5, 5, False), (6, 6, False), (7, 7, False)]
+    assert late.received(2) == [(4, {"gap": [1, 4]}, False), (5, 5, False)]
+    gap = rows(late.connection, "select id from pgps.receive_spooled(%s, %s, 1)", [spool.name, late.name])[0][0]
+    assert early.ack() == 4
+    assert late.ack(gap) == 1
+    spool.spool(8, 9)
+    assert late.received() == [(6, {"gap": [5, 6]}, False), (7, 7, False), (8, 8, False), (9, 9, False)]
+    assert early.take() == [8, 9]
+    # A replay tells it, too: what it lacks has been processed, and is lost to whoever recovers.
+    spool.pointer(8)
+    early.join(replay=True)
+    assert early.received() == [(6, {"gap": [1, 6]}, True), (7, 7, True), (8, 8, True), (0, {"replay": "ended"}, False)]
+    assert early.ack() == 4
+    assert late.take() == [{"gap": [5, 6]}, 7, 8, 9] or late.take() == []
+    latest = Member(connect(), spool, name("member"))
+    assert latest.received() == [], "it gets what is spooled from now on"
+    for member in (early, late, latest):
+        rows(spool.connection, "delete from pgps_internal.client where name = %s", [member.name])
 
 
 def test_messages_past_the_retention_go_when_space_is_reclaimed(spool: Spool, clock: Clock) -> None:
