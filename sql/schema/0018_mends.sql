@@ -132,8 +132,8 @@ create index on pgps_internal.callback_function (function_id);
 drop function if exists pgps._insert_events(text, jsonb, text, bigint, text);
 
 -- How a statement publishes that has been told by settings. acts: in the name of another role; volatile: it may be lost in
--- a crash; raiser: the transaction that an immediate event shows; handler and client_id as in the control queue.
-create type pgps_internal.manner as (acts boolean, volatile boolean, raiser xid8, handler text, client_id bigint);
+-- a crash; raiser: the transaction that an immediate event shows; handler as in the control queue.
+create type pgps_internal.manner as (acts boolean, volatile boolean, raiser xid8, handler text);
 
 -- Whoever sets the handler looks at it (pgps._manner): a check is read anew by each statement that publishes.
 alter table pgps_internal.control drop constraint handler_is_all_raiser_or_any;

@@ -41,7 +41,7 @@ _MEASURES = re.compile(
     r"statement_timestamp\(\)|\bv_(began|entered)\b|query_start|state_change"  # since a statement or a step began
     r"|xact_start|p\.prepared"  # how old transactions of the server are
     # Whether the dispatcher's process has said in the last seconds that it sleeps.
-    r"|wake_seq|date_part\('epoch', clock_timestamp\(\)\) - 5"
+    r"|wake_seq|date_part\('epoch', (pg_catalog\.)?clock_timestamp\(\)\) (-|operator\(pg_catalog\.-\)) 5"
     # What expressions of users may call.
     r"|'(now|transaction_timestamp|clock_timestamp)\(\)'::regprocedure|hint = |^'clock"
 )

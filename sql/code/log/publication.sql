@@ -29,8 +29,7 @@ begin
             select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo,
                 'pgps_internal.event_id_seq'::regclass as ids,
                 case when greatest(current_setting('pgps.act_as', true), current_setting('pgps.reliability', true),
-                        current_setting('pgps.handler', true), current_setting('pgps.client', true)) <> ''
-                    then pgps._manner(%1$s) end as manner
+                        current_setting('pgps.handler', true)) <> '' then pgps._manner(%1$s) end as manner
         ),
         pgps_recorded as (
             insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser,
@@ -40,12 +39,12 @@ begin
                 case when (o.manner).acts or has_table_privilege('pgps_internal.control'::regclass, 'delete')
                         or not has_table_privilege(%2$L::regclass, 'references')
                     then pgps._publisher(%1$s, current_user) else quote_ident(current_user)::regrole end,
-                case when pg_sequence_last_value('pgps_internal.wake_seq'::regclass) > 0 then pgps._wake()
-                    else false end,
+                case when pg_sequence_last_value('pgps_internal.wake_seq'::regclass) > 0
+                    then pgps._wake('pgps_internal.wake_seq'::regclass) else false end,
                 (o.manner).volatile is true, pgps._clock(), (o.manner).raiser, null::integer,
                 case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
-                    then pgps._tell(%1$s, o.lo, o.manner, %5$L) else (o.manner).handler end,
-                (o.manner).client_id
+                    then pgps._tell(%1$s, o.lo, o.ids, (o.manner).handler, %5$L) else (o.manner).handler end,
+                nullif(current_setting('pgps.client', true), '')::bigint
             from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
         )
         insert into %2$s (event_id, %3$s)
@@ -62,64 +61,75 @@ comment on function pgps_internal.publication(pgps_internal.event_type, regclass
 'The action of a rule on source (an endpoint, or an entry): the statement that an INSERT into it becomes. It stands for
 the commit trigger and the control queue of the paper (section 5.2)';
 
+-- The rare branches of the statement. They run with the publisher's rights and search_path, so names and operators are
+-- qualified, and what they return is one expression: a call with SET clauses, or a query, takes longer than the rest of
+-- them. Sequences are given as regclass, since publishers may read them, but not look into their schema.
+
 create or replace function pgps._manner(type_id integer) returns pgps_internal.manner
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql stable
 as $$
-declare
-    v_handler text := nullif(current_setting('pgps.handler', true), '');
 begin
-    if v_handler not in ('all', 'raiser', 'any') then
-        raise exception 'invalid handler "%" in the setting pgps.handler', v_handler
-        using errcode = '23514', hint = 'Use all, any or raiser.';
-    end if;
-    return (coalesce(current_setting('pgps.act_as', true), '') <> '',
-        case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
-            when 'guaranteed' then pgps._is_volatile(_manner.type_id) else false end,
-        case when current_setting('pgps.act_as', true) <> '' then nullif(current_setting('pgps.raiser', true), '')::xid8
-            end, v_handler,
-        nullif(current_setting('pgps.client', true), '')::bigint)::pgps_internal.manner;
+    return row(coalesce(pg_catalog.current_setting('pgps.act_as', true), '') operator(pg_catalog.<>) '',
+        case when pg_catalog.current_setting('pgps.reliability', true) operator(pg_catalog.=) 'non-guaranteed' then true
+            when pg_catalog.current_setting('pgps.reliability', true) operator(pg_catalog.=) 'guaranteed'
+            then pgps._is_volatile(_manner.type_id) else false end,
+        case when pg_catalog.current_setting('pgps.act_as', true) operator(pg_catalog.<>) ''
+            and pg_catalog.current_setting('pgps.raiser', true) operator(pg_catalog.<>) ''
+            then pg_catalog.current_setting('pgps.raiser')::pg_catalog.xid8 end,
+        case when pg_catalog.current_setting('pgps.handler', true) operator(pg_catalog.<>) ''
+            then case when pg_catalog.current_setting('pgps.handler') operator(pg_catalog.=)
+                    any (array['all', 'raiser', 'any']) then pg_catalog.current_setting('pgps.handler')
+                else pgps._no_handler(pg_catalog.current_setting('pgps.handler')) end end);
 end
 $$;
 comment on function pgps._manner(integer) is
 'How a statement publishes that has been told by settings, see pgps_internal.manner. pgps.raiser is set together
 with pgps.act_as, and counts only then. Errors: 22023, 23514.';
 
-create or replace function pgps._wake() returns boolean
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
+create or replace function pgps._no_handler(handler text) returns text
+language plpgsql immutable
+as $$
+begin
+    raise exception 'invalid handler "%" in the setting pgps.handler', _no_handler.handler
+    using errcode = '23514', hint = 'Use all, any or raiser.';
+end
+$$;
+comment on function pgps._no_handler(text) is 'Raises 23514 for a setting that names no handler';
+
+create or replace function pgps._wake(wake_seq regclass) returns boolean
+language plpgsql
 as $$
 begin
     -- A leader that has gone without a word has said long ago that it sleeps.
-    if pg_sequence_last_value('pgps_internal.wake_seq'::regclass) < date_part('epoch', clock_timestamp()) - 5 then
-        return false;
-    elsif current_setting('max_prepared_transactions') <> '0' then
-        return pgps._ring();
-    end if;
-    perform pg_notify('pgps_dispatch', '');
-    return true;
+    return case when pg_catalog.pg_sequence_last_value(_wake.wake_seq)::float8 operator(pg_catalog.<)
+                (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.-) 5::float8)
+            then false
+        when pg_catalog.current_setting('max_prepared_transactions') operator(pg_catalog.=) '0'
+            then pg_catalog.pg_notify('pgps_dispatch', '')::text operator(pg_catalog.=) ''
+        else pgps._ring() end;
 end
 $$;
-comment on function pgps._wake() is
-'Wakes the dispatcher, which has said that it sleeps, for what is being published; false when that was long ago';
+comment on function pgps._wake(regclass) is
+'Wakes the dispatcher, which has said in wake_seq that it sleeps, for what is being published; false when that was long
+ago';
 
-create or replace function pgps._tell(type_id integer, lo bigint, manner pgps_internal.manner, handler text)
+create or replace function pgps._tell(type_id integer, lo bigint, ids regclass, handler text, default_handler text)
 returns text
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql
 as $$
 begin
-    if coalesce((_tell.manner).handler, _tell.handler) <> 'any'
-            and coalesce(current_setting('pgps.carried', true), '') = '' then
-        perform pg_notify('pgps_direct_' || _tell.type_id, concat_ws(' ', _tell.type_id, _tell.lo + 1,
-            pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), pg_current_xact_id()));
-    end if;
-    return (_tell.manner).handler;
+    return case when coalesce(_tell.handler, _tell.default_handler) operator(pg_catalog.<>) 'any'
+            and coalesce(pg_catalog.current_setting('pgps.carried', true), '') operator(pg_catalog.=) ''
+            and pg_catalog.pg_notify(pg_catalog.concat('pgps_direct_', _tell.type_id), pg_catalog.concat_ws(' ',
+                _tell.type_id, _tell.lo operator(pg_catalog.+) 1::bigint,
+                pg_catalog.pg_sequence_last_value(_tell.ids), pg_catalog.pg_current_xact_id()))::text
+                operator(pg_catalog.<>) '' then null
+        else _tell.handler end;
 end
 $$;
-comment on function pgps._tell(integer, bigint, pgps_internal.manner, text) is
-'Notifies the clients that are registered for direct events of a type about the statement whose events begin above lo;
-returns the handler that the statement was told, if any. handler: that of the type';
+comment on function pgps._tell(integer, bigint, regclass, text, text) is
+'Notifies the clients that are registered for direct events of a type about a statement whose events begin above lo;
+returns handler. handler: what the statement was told, null = as the type says; ids: the sequence of the events';
 
 create or replace function pgps._half_a_number(producer text, producer_seq bigint) returns bigint
 language plpgsql immutable

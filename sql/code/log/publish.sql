@@ -338,8 +338,9 @@ grant usage on sequence pgps_internal.event_id_seq to public;
 grant execute on function
     pgps._manner(integer),
     pgps._publisher(integer, name),
-    pgps._tell(integer, bigint, pgps_internal.manner, text),
-    pgps._wake(),
+    pgps._no_handler(text),
+    pgps._tell(integer, bigint, regclass, text, text),
+    pgps._wake(regclass),
     pgps._is_volatile(integer),
     pgps._half_a_number(text, bigint),
     pgps._insert_events(text, jsonb, text, bigint[], text),

@@ -104,7 +104,7 @@ def test_publishing_sets_up_few_functions_and_reads_no_check(admin: psycopg.Conn
     # Each function of the rule is set up by each statement, called or not; a check is parsed by each (decision 53).
     functions = value(
         admin,
-        r"select count(*) from pg_rewrite r cross join regexp_matches(r.ev_action::text, '\{(FUNC|OP)EXPR', 'g')"
+        r"select count(*) from pg_rewrite r cross join regexp_matches(r.ev_action::text, '\{(FUNC|OP|NULLIF)EXPR', 'g')"
         " where r.ev_class = %s::regclass",
         [endpoint(tick)],
     )
