@@ -33,10 +33,12 @@ def draw(points: Sequence[Point], file: Path) -> None:
     links.plot(sizes, [size - 1 for size in sizes], linestyle=":", color="grey", label="flooding")
     for axes in (rows, news, links, cuts):
         axes.set_xscale("log")
-        axes.set_yscale("symlog", linthresh=1)
+        # Many a subscription sends nothing.
+        axes.set_yscale("symlog" if axes is news else "log")
+        axes.set_ylim(bottom=0 if axes is news else 1)
         axes.set_xlabel("brokers")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=7, frameon=False)
+    picture.legend(*links.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     file.parent.mkdir(parents=True, exist_ok=True)
     picture.savefig(file, metadata={"Date": None})
     plt.close(picture)
@@ -47,5 +49,5 @@ def _curves(axes: Any, points: Sequence[Point], what: str, title: str) -> None:
         mine = [point for point in points if point.case == case and getattr(point, what) is not None]
         if mine:
             sizes, values = [point.brokers for point in mine], [getattr(point, what) for point in mine]
-            axes.plot(sizes, values, marker=_MARKERS[number % len(_MARKERS)], markersize=4, label=case)
+            axes.plot(sizes, values, marker=_MARKERS[number % len(_MARKERS)], markersize=4, label=case, color=f"C{number}")
     axes.set_title(title)
