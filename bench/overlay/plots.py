@@ -49,5 +49,6 @@ def _curves(axes: Any, points: Sequence[Point], what: str, title: str) -> None:
         mine = [point for point in points if point.case == case and getattr(point, what) is not None]
         if mine:
             sizes, values = [point.brokers for point in mine], [getattr(point, what) for point in mine]
-            axes.plot(sizes, values, marker=_MARKERS[number % len(_MARKERS)], markersize=4, label=case, color=f"C{number}")
+            marker = _MARKERS[number % len(_MARKERS)]
+            axes.plot(sizes, values, marker=marker, markersize=4, label=case, color=f"C{number}")
     axes.set_title(title)
