@@ -239,6 +239,8 @@
 \ir code/composite/create.sql
 \ir code/composite/alter.sql
 \ir code/composite/state.sql
+\ir code/composite/hosted.sql
+\ir code/composite/parts.sql
 \ir code/composite/detect.sql
 \ir code/composite/publish.sql
 \ir code/composite/coupling.sql

@@ -271,6 +271,66 @@ begin
 end
 $do$;
 
+do $do$
+begin
+    execute format($f$
+        create or replace function pgps_internal.tells(neighbour pgps_internal.neighbour)
+        returns table (kind text, key text, value jsonb)
+        language sql stable set search_path = pg_catalog, pg_temp
+        as $$
+            %s
+        $$$f$, pgps_internal.calls_of('tells', 'select x.* from %2$s x', E'\n            union all\n            '));
+    execute format($f$
+        create or replace function pgps_internal.hears(neighbour pgps_internal.neighbour, kind text, body jsonb)
+        returns boolean
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            case hears.kind
+                %s
+                else return false;
+            end case;
+            return true;
+        end
+        $$$f$, pgps_internal.calls_of('hears', 'when %1$L then perform %2$s;', E'\n                '));
+    execute format($f$
+        create or replace function pgps_internal.meets_neighbour(neighbour_id integer, peer jsonb) returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('meets_neighbour', 'perform %2$s;', E'\n            '));
+    execute format($f$
+        create or replace function pgps_internal.loses_neighbour(neighbour pgps_internal.neighbour) returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('loses_neighbour', 'perform %2$s;', E'\n            '));
+    execute format($f$
+        create or replace function pgps_internal.is_kept_from(name text, neighbour pgps_internal.neighbour)
+        returns boolean
+        language plpgsql stable set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            return %s;
+        end
+        $$$f$, pgps_internal.calls_of('is_kept_from', '%2$s', E'\n                or '));
+end
+$do$;
+
+comment on function pgps_internal.tells(pgps_internal.neighbour) is
+'What rooms want a neighbour to know; what has changed of it is sent';
+comment on function pgps_internal.hears(pgps_internal.neighbour, text, jsonb) is
+'What rooms do with a message of a neighbour; false when it is none of theirs';
+comment on function pgps_internal.meets_neighbour(integer, jsonb) is
+'What rooms note when a session opens a link to a neighbour';
+comment on function pgps_internal.loses_neighbour(pgps_internal.neighbour) is
+'What rooms do when a link is gone for good';
+comment on function pgps_internal.is_kept_from(text, pgps_internal.neighbour) is
+'True when a room offers an event type to another neighbour alone';
 comment on function pgps_internal.after_match(bigint, pgps_internal.event_type, xid8[], int8multirange, text[]) is
 'What rooms do with a batch of an event type after it was matched; features: those of the type. Called by dispatch, with
 its settings';

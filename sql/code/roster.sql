@@ -128,6 +128,7 @@ as $roster$
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
     ('sweep', 'units', 'pgps_internal.sweep_participants()'),
     ('sweep', 'composite', 'pgps_internal.sweep_composites()'),
+    ('sweep', 'hosted', 'pgps_internal.sweep_hosted()'),
     ('sweep', 'coupling', 'pgps_internal.sweep_coupling()')
 $roster$;
 comment on function pgps_internal.roster_of_ledgers() is
@@ -171,6 +172,29 @@ $roster$;
 comment on function pgps_internal.roster_of_defining() is
 'The lines of the roster about making and dropping event types; see pgps_internal.roster';
 
+create or replace function pgps_internal.roster_of_links() returns table (hook text, name text, call text)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $roster$
+    values
+    -- What a neighbour should know beside what links tell it: rows (kind, key, value). Argument: neighbour.
+    ('tells', 'composite', 'pgps_internal.parts_for(tells.neighbour)'),
+
+    -- A neighbour says something of a kind (name) that is a room's. Arguments: neighbour, body.
+    ('hears', 'part', 'pgps_internal.hear_part(neighbour, body)'),
+    ('hears', 'unpart', 'pgps_internal.hear_unpart(neighbour, body ->> ''name'')'),
+    ('hears', 'parted', 'pgps_internal.hear_parted(neighbour, body)'),
+
+    -- A session opens a link to a neighbour, which says of itself what is in peer; a link is gone for good.
+    ('meets_neighbour', 'composite', 'pgps_internal.note_detects(neighbour_id, peer)'),
+    ('loses_neighbour', 'composite', 'pgps_internal.part_with_neighbour(neighbour)'),
+
+    -- Whether an event type (name) is not offered to a neighbour, because it is another one's alone.
+    ('is_kept_from', 'composite', 'pgps_internal.is_for_others(is_kept_from.name, neighbour)')
+$roster$;
+comment on function pgps_internal.roster_of_links() is
+'The lines of the roster about neighbours; see pgps_internal.roster';
+
 create or replace function pgps_internal.roster() returns table (hook text, name text, call text)
 language sql immutable
 set search_path = pg_catalog, pg_temp
@@ -182,6 +206,8 @@ as $$
     select * from pgps_internal.roster_of_ledgers()
     union all
     select * from pgps_internal.roster_of_defining()
+    union all
+    select * from pgps_internal.roster_of_links()
 $$;
 comment on function pgps_internal.roster() is
 'Which room takes part in what: hook is the function that the core calls; name is what the line is for; call is run by

@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '780ce0043c7297fe', $python$
+('attribute_list', '3a3721508fb59aed', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '780ce0043c7297fe', $python$
+('callback_text', '3a3721508fb59aed', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '780ce0043c7297fe', $python$
+('calling', '3a3721508fb59aed', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -375,7 +375,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '780ce0043c7297fe', $python$
+('composite.coupled', '3a3721508fb59aed', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -561,7 +561,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '780ce0043c7297fe', $python$
+('composite.definition', '3a3721508fb59aed', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -796,7 +796,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '780ce0043c7297fe', $python$
+('composite.described', '3a3721508fb59aed', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -805,6 +805,7 @@ from typing import Any, Optional
 from composite.definition import Definition, define
 from composite.detector import State
 from composite.graph import Graph, Node, build
+from composite.parts import find_parts
 from composite.syntax import Expression, leaves
 from lexer import SqlTextError
 
@@ -835,9 +836,12 @@ def object_of(given: str) -> dict[str, Any]:
 
 def describe_composite(given: str) -> dict[str, Any]:
     """Return the parts of a composite event; raises SqlTextError as `define` does."""
-    definition = define_from(object_of(given))
+    told = object_of(given)
+    definition = define_from(told)
     found = leaves(definition.expression)
     (graph,) = build([definition])
+    if "places" in told:
+        return find_parts(told, definition, graph)
     return {
         "expression": definition.text,
         "leaves": [
@@ -929,7 +933,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '780ce0043c7297fe', $python$
+('composite.detector', '3a3721508fb59aed', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -953,6 +957,7 @@ from composite.ordering import Late, Ordering
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
 from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
 from composite.stepping import Fault, Found, GivenUp, Predicate, Step
+from composite.wire import read_occurrence
 
 Arrival = tuple[int, str, Occurrence]  # point, name of the leaf, occurrence without serial
 
@@ -1118,6 +1123,9 @@ class Run:
                 matches = matcher(event) if matcher else []
             for name, key in matches:
                 node = names[name]
+                if event.told is not None:
+                    found.setdefault(key, []).append((point, name, read_occurrence(node, event.told, event.origin or "")))
+                    continue
                 start, end = point, point
                 moment = node.expression.moment
                 if event.span is not None:
@@ -1287,7 +1295,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '780ce0043c7297fe', $python$
+('composite.entry', '3a3721508fb59aed', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1305,7 +1313,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.graph', '780ce0043c7297fe', $python$
+('composite.graph', '3a3721508fb59aed', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1532,7 +1540,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '780ce0043c7297fe', $python$
+('composite.keys', '3a3721508fb59aed', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1602,7 +1610,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '780ce0043c7297fe', $python$
+('composite.keystate', '3a3721508fb59aed', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -1745,7 +1753,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', '780ce0043c7297fe', $python$
+('composite.matching', '3a3721508fb59aed', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -1815,7 +1823,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '780ce0043c7297fe', $python$
+('composite.memo', '3a3721508fb59aed', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -1881,7 +1889,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '780ce0043c7297fe', $python$
+('composite.occurrences', '3a3721508fb59aed', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -1902,6 +1910,7 @@ from composite.points import (
     time_of,
 )
 from composite.syntax import Expression
+from composite.wire import broker_of
 from lexer import SqlTextError
 
 MAX_CONSTITUENTS = 100_000
@@ -1927,7 +1936,7 @@ def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[st
     """Return what an occurrence is made of, in order of time; `at` and `tick` are microseconds since 1970.
 
     An event is {as, event_type, origin, event_id, at, payload}, a tick {as, tick}; `as` is the alias, else the type
-    or the operator. Raises SqlTextError 54000 for more than 100,000.
+    or the operator. An event that never came here has the number that it has at a broker, which is named, too. Raises SqlTextError 54000 for more than 100,000.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for part, one in named_parts(definition.expression, occurrence):
@@ -1938,8 +1947,10 @@ def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[st
                 raise SqlTextError(message, 1, "Make its window shorter, or its ticks rarer.", sqlstate="54000")
             found += [(tick_point(time), {"as": "tick", "tick": time}) for time in times]
         elif part.op == "leaf":
-            told = {"as": part.name, "event_type": part.type, "origin": one[ORIGIN], "event_id": one[4]}
-            found.append((one[END], told | {"at": time_of(one[END]), "payload": one[PAYLOAD]}))
+            origin, broker = broker_of(one[ORIGIN])
+            told = {"as": part.name, "event_type": part.type, "origin": origin, "event_id": one[4]}
+            elsewhere = {} if broker is None else {"broker": broker}
+            found.append((one[END], told | {"at": time_of(one[END]), "payload": one[PAYLOAD]} | elsewhere))
         elif part.op in ("begin_transaction", "commit"):
             found.append((one[END], {"as": part.op, "event_type": part.op, "at": time_of(one[END])}))
         else:
@@ -1966,7 +1977,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '780ce0043c7297fe', $python$
+('composite.ordering', '3a3721508fb59aed', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2070,7 +2081,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '780ce0043c7297fe', $python$
+('composite.pairing', '3a3721508fb59aed', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2335,7 +2346,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '780ce0043c7297fe', $python$
+('composite.parser', '3a3721508fb59aed', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2670,7 +2681,142 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.points', '780ce0043c7297fe', $python$
+('composite.parts', '3a3721508fb59aed', $python$
+"""Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
+
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from composite.definition import Definition, define
+from composite.graph import Graph, Node, build
+from composite.syntax import TEMPORAL, TRANSACTION, Expression, leaves, print_expression, print_name
+from lexer import SqlTextError
+
+HERE = ""
+KEPT = ("context", "within", "time_basis", "lateness", "max_open", "zone")
+
+
+class Part:
+    """Hold a sub-expression that could be detected elsewhere; first: the number of its first leaf."""
+
+    def __init__(self, expression: Expression, node: Node, first: int) -> None:
+        self.expression = expression
+        self.node = node
+        self.numbers = range(first, first + len(leaves(expression)))
+        self.types = {leaf.type for leaf in leaves(expression)}
+
+
+class Planner:
+    """Find the parts of one composite event.
+
+    places: for each leaf from where its events come, HERE or a neighbour. barred: why a leaf is detected here, else
+    None. refusing: neighbours that detect nothing, with the reason.
+    """
+
+    def __init__(self, given: dict[str, Any], definition: Definition, graph: Graph) -> None:
+        self.given = given
+        self.definition = definition
+        self.graph = graph
+        self.places: list[list[str]] = given["places"]
+        self.barred: list[Optional[str]] = given["barred"]
+        self.refusing: dict[str, str] = given["refusing"]
+        self.parts: dict[str, list[Part]] = {}
+        self.reasons: dict[str, str] = {}
+
+    def plan(self) -> dict[str, Any]:
+        """Return what each neighbour is asked for, and why other sub-expressions behind one are detected here."""
+        root = next(node for node in self.graph.nodes if self.definition in node.roots)
+        self.walk(self.definition.expression, root, 0)
+        found = []
+        for place, parts in sorted(self.parts.items()):
+            if all(part.expression.op == "leaf" for part in parts):
+                continue
+            told, reason = self.ask(place, parts)
+            if told is None:
+                self.reasons |= {part.node.name: reason for part in parts if part.expression.op != "leaf"}
+            else:
+                found.append(told)
+        return {"parts": found, "reasons": self.reasons}
+
+    def walk(self, expression: Expression, node: Node, first: int) -> None:
+        """Note the largest parts in an expression whose leaves are numbered from `first`."""
+        numbers = range(first, first + len(leaves(expression)))
+        behind = {place for number in numbers for place in self.places[number] or [HERE]}
+        if len(behind) == 1 and HERE not in behind:
+            (place,) = behind
+            reason = self.obstacle(expression, node, numbers, place)
+            if reason is None:
+                self.parts.setdefault(place, []).append(Part(expression, node, first))
+                return
+            if expression.op != "leaf":
+                self.reasons[node.name] = reason
+        for inner, child in zip(expression.parts, node.children):
+            self.walk(inner, child, first)
+            first += len(leaves(inner))
+
+    def obstacle(self, expression: Expression, node: Node, numbers: range, place: str) -> Optional[str]:
+        """Return why a sub-expression behind a neighbour has to be detected here, None when it has not."""
+        if self.given.get("time_basis") == "event":
+            return "in event time all sources are put in order at one place"
+        if self.given.get("start") == "earliest":
+            return "its history begins with what is held here"
+        if any(part.op in (*TEMPORAL, *TRANSACTION) for part in walk_parts(self.definition.expression)):
+            return "clocks and transactions are those of this broker"
+        if any(below.tests for below in walk_nodes(node)):
+            return "a condition of its filter is asked here"
+        barred = [reason for number in numbers if (reason := self.barred[number])]
+        return barred[0] if barred else self.refusing.get(place)
+
+    def ask(self, place: str, parts: list[Part]) -> tuple[Optional[dict[str, Any]], str]:
+        """Return what a neighbour is asked for: one stream for all parts, so that they come in order; or why not."""
+        inside = [number for part in parts for number in part.numbers]
+        outside = [number for number in range(len(self.places)) if number not in inside]
+        if any(place in self.places[number] for number in outside):
+            return None, "other events of the expression come by that neighbour, too, and are to stay in order"
+        found = leaves(self.definition.expression)
+        rest = {found[number].type for number in outside}
+        for part in parts:
+            if part.types & rest:
+                return None, "its events stand at other places of the expression, too"
+            rest |= part.types
+        whole = parts[0].expression
+        for part in parts[1:]:
+            whole = Expression("or", (whole, part.expression))
+        given: dict[str, Any] = {name: self.given[name] for name in KEPT if self.given.get(name) is not None}
+        given["expression"] = print_expression(whole)
+        if self.definition.partition:
+            keys = [self.definition.partition[number] for number in inside]
+            given["partition_by"] = ", ".join("(" + ", ".join(map(print_name, key)) + ")" for key in keys)
+        nodes = [part.node.name for part in parts]
+        try:
+            asked = define("", given["expression"], **{name: given[name] for name in given if name != "expression"})
+        except SqlTextError as error:
+            return None, error.message
+        # Nodes are named by a digest of all that they depend on.
+        if not set(nodes) <= build([asked])[0].names.keys():
+            return None, "it means something else when it is detected alone"
+        return {"place": place, "leaves": inside, "nodes": nodes, "given": given}, ""
+
+
+def walk_parts(expression: Expression) -> Iterator[Expression]:
+    """Yield an expression and all below it."""
+    yield expression
+    for part in expression.parts:
+        yield from walk_parts(part)
+
+
+def walk_nodes(node: Node) -> Iterator[Node]:
+    """Yield a node and all below it."""
+    yield node
+    for child in node.children:
+        yield from walk_nodes(child)
+
+
+def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> dict[str, Any]:
+    """Return {parts, reasons}: see Planner."""
+    return Planner(given, definition, graph).plan()
+$python$),
+('composite.points', '3a3721508fb59aed', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -2703,6 +2849,7 @@ class Event(NamedTuple):
     payload: what conditions and attributes are given; the detector never looks into it.
     start: (time, position) of the beginning of a composite event.
     span: its beginning and its end as points, where the end is not the moment at which it came.
+    told: what a neighbour has detected, as it travels; its matches name sub-expressions instead of leaves.
     """
 
     position: int
@@ -2715,6 +2862,7 @@ class Event(NamedTuple):
     start: Optional[tuple[int, int]] = None
     matches: Optional[list[tuple[str, Any]]] = None
     span: Optional[tuple[int, int]] = None
+    told: Optional[list[Any]] = None
 
 
 class Idle(NamedTuple):
@@ -2792,7 +2940,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '780ce0043c7297fe', $python$
+('composite.queries', '3a3721508fb59aed', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 from time import monotonic
@@ -2941,7 +3089,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '780ce0043c7297fe', $python$
+('composite.rows', '3a3721508fb59aed', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3030,7 +3178,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.server', '780ce0043c7297fe', $python$
+('composite.server', '3a3721508fb59aed', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3055,6 +3203,7 @@ from composite.queries import DUE_KEYS, KEYS, OPEN_ROWS, Queries
 from composite.rows import HELD, KeyRow, Row
 from composite.stepping import Found
 from composite.told import write_parts
+from composite.wire import write_occurrence, write_point
 
 EVENT_BITS = 48  # of a position; above them is the number of the batch
 GRAPHS_KEPT = 5000
@@ -3080,6 +3229,7 @@ class Subject:
         self.state_id: int = job["state_id"]
         self.known = known
         self.events: list[Event] = []
+        self.points: dict[tuple[int, ...], int] = {}
         self.stream: list[Any] = []
         self.ordering = job["ordering"]
         self.frontier = 0
@@ -3128,7 +3278,8 @@ def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
     known = graphs.get(job["composite_id"])
     if known is None or known.version != job["version"]:
         definition = define_from(job["given"])
-        (graph,) = build([definition], job["intervals"])
+        # What comes in parts does not end where it comes.
+        (graph,) = build([definition], [*job["intervals"], *job["part_types"]])
         nodes = leaf_nodes(definition, graph)
         known = Known(job["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
         if len(graphs) >= GRAPHS_KEPT:
@@ -3140,7 +3291,8 @@ def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
 def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Subject], broker: str) -> None:
     """Add the events of one event type to the composite events that they are leaves of."""
     plan = queries.events_plan(source)
-    for row in plan.execute([source["composites"], source["leaves"], source["after"], source["upto"]]):
+    found = plan.execute([source["composites"], source["leaves"], source["after"], source["upto"]])
+    for row in sorted(found, key=lambda row: (row["batch_id"], row["event_id"])) if source["is_part"] else found:
         payload = row["payload"]
         values = None
         position = row["batch_id"] << EVENT_BITS | row["event_id"]
@@ -3148,6 +3300,9 @@ def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Su
         origin = row["origin"] or broker
         for composite_id, leaf in zip(row["composites"], row["leaves"]):
             subject = subjects[composite_id]
+            if leaf >= len(subject.known.nodes):
+                part_event(subject, leaf, row, position)
+                continue
             wanted = subject.job["sources"][leaf]
             if wanted and (wanted["broker"] != origin or wanted["client"] not in (None, row["client"])):
                 continue
@@ -3158,9 +3313,9 @@ def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Su
                     values = json.loads(payload, parse_float=Decimal)
                 key = key_of([values.get(column) for column in columns])
             # Leaves that differ in their alias alone are one node.
-            found = matches.setdefault(composite_id, [])
-            if (subject.known.nodes[leaf], key) not in found:
-                found.append((subject.known.nodes[leaf], key))
+            named = matches.setdefault(composite_id, [])
+            if (subject.known.nodes[leaf], key) not in named:
+                named.append((subject.known.nodes[leaf], key))
         for composite_id, matched in matches.items():
             subject = subjects[composite_id]
             at = row["published"] if subject.by_arrival else row["event_time"]
@@ -3168,6 +3323,21 @@ def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Su
             subject.events.append(
                 Event(position, at, source["type"], payload, row["event_id"], origin, row["xid"], None, matched, span)
             )
+
+
+def part_event(subject: Subject, leaf: int, row: dict[str, Any], position: int) -> None:
+    """Add what a neighbour has detected to a composite event, unless its owner may not see what that is made of.
+
+    What it detected at one point is taken at one point, too: rows come in their order.
+    """
+    nodes = subject.job["parts"].get(str(leaf))
+    if nodes:
+        place, key, point, told = json.loads(row["payload"])["constituents"]
+        position = subject.points.setdefault((leaf, *point), position)
+        matches = [(nodes[place], () if key is None else key)]
+        subject.events.append(
+            Event(position, point[0], "", None, row["event_id"], row["origin"], None, None, matches, None, told)
+        )
 
 
 def span_of(row: dict[str, Any], position: int) -> Optional[tuple[int, int]]:
@@ -3379,9 +3549,12 @@ def fault_of(changes: Changes) -> Optional[str]:
 def tell(subject: Subject) -> Iterable[dict[str, Any]]:
     """Return what was detected, ready to be published; payloads are put into the constituents as they are."""
     definition = subject.known.definition
-    named = subject.job["binds"]
+    named, asked = subject.job["binds"], subject.job["asked"]
     for found in subject.found:
         one = found.occurrence
+        if asked is not None:
+            yield tell_part(found, asked, subject.job["broker"])
+            continue
         told = {
             "span": [str(one[1]), str(one[2])],
             "starts": time_of(one[1]),
@@ -3392,8 +3565,23 @@ def tell(subject: Subject) -> Iterable[dict[str, Any]]:
         if named:
             told["bound"] = write_given(bind(definition, one))
         yield told
+
+
+def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
+    """Return what was detected for a neighbour, as it travels; it has asked for the sub-expressions of these names."""
+    one = found.occurrence
+    while one[3].name not in asked:
+        (one,) = (member for group in one[4] for member in group)
+    key = None if found.key == () else found.key
+    told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
+    return {
+        "starts": time_of(one[1]),
+        "ends": time_of(one[2]),
+        "detected": time_of(found.point),
+        "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
+    }
 $python$),
-('composite.stepping', '780ce0043c7297fe', $python$
+('composite.stepping', '3a3721508fb59aed', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -3616,7 +3804,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.syntax', '780ce0043c7297fe', $python$
+('composite.syntax', '3a3721508fb59aed', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -3721,7 +3909,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '780ce0043c7297fe', $python$
+('composite.takeover', '3a3721508fb59aed', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -3804,7 +3992,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '780ce0043c7297fe', $python$
+('composite.texts', '3a3721508fb59aed', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4007,7 +4195,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '780ce0043c7297fe', $python$
+('composite.times', '3a3721508fb59aed', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -4209,7 +4397,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '780ce0043c7297fe', $python$
+('composite.told', '3a3721508fb59aed', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -4241,7 +4429,7 @@ def write_part(part: dict[str, Any]) -> str:
     text = json.dumps(part, ensure_ascii=False)
     return text if payload is None else f'{text[:-1]}, "payload": {payload}}}'
 $python$),
-('composite.trial', '780ce0043c7297fe', $python$
+('composite.trial', '3a3721508fb59aed', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -4428,7 +4616,7 @@ class TracedStep(Step):
                     if number is not None and number != self.event_id:
                         yield number
 $python$),
-('composite.windows', '780ce0043c7297fe', $python$
+('composite.windows', '3a3721508fb59aed', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -4629,7 +4817,79 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('filter_literals', '780ce0043c7297fe', $python$
+('composite.wire', '3a3721508fb59aed', $python$
+"""An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
+
+of an event      [time, position, origin, payload]; origin null: the broker that sends it
+of ticks         [first, last, period]
+of an operator   [groups], or [groups, start, end] where it does not reach from the first to the last of its parts
+A point is [time, place], place -1 for the ticks of a time. Points are those of the broker that detected.
+"""
+
+from typing import Any, Optional
+
+from composite.graph import Node
+from composite.points import TICK, TIME_BITS, Occurrence, point_of, position_of, span, tick_point, time_of
+
+ID_BITS = 48  # of a position: the number of an event at the broker where it was taken
+ELSEWHERE = "\n"  # in an origin: behind it the broker whose numbers the events have
+
+
+def write_occurrence(found: Occurrence, broker: str) -> list[Any]:
+    """Return an occurrence for another broker."""
+    if found[3] is None:
+        return [time_of(found[1]), time_of(found[2]), found[4]]
+    if len(found) == 7:
+        return [time_of(found[2]), position_of(found[2]), None if found[5] == broker else found[5], found[6]]
+    groups = [[write_occurrence(one, broker) for one in group] for group in found[4]]
+    if (found[1], found[2]) == bounds(found[4]):
+        return [groups]
+    return [groups, write_point(found[1]), write_point(found[2])]
+
+
+def read_occurrence(node: Optional[Node], told: list[Any], broker: str) -> Occurrence:
+    """Return an occurrence of a node that a broker has told; a node of None stands for ticks."""
+    if len(told) == 4:
+        time, position, origin, payload = told
+        point = point_of(time, position)
+        if origin is None or ELSEWHERE not in origin:
+            origin = f"{broker if origin is None else origin}{ELSEWHERE}{broker}"
+        return (0, point, point, node, position & ((1 << ID_BITS) - 1), origin, payload)
+    if not isinstance(told[0], list):
+        return (0, tick_point(told[0]), tick_point(told[1]), None, told[2])
+    assert node is not None
+    groups = tuple(
+        tuple(read_occurrence(node.children[role] if role < len(node.children) else None, one, broker) for one in group)
+        for role, group in enumerate(told[0])
+    )
+    start, end = (read_point(told[1]), read_point(told[2])) if len(told) == 3 else bounds(groups)
+    return (0, start, end, node, groups)
+
+
+def bounds(groups: Any) -> tuple[int, int]:
+    """Return where the parts of an operator begin and end; nowhere when it has none."""
+    return span(groups) if any(groups) else (0, 0)
+
+
+def write_point(point: int) -> list[int]:
+    """Return a point as two numbers."""
+    return [time_of(point), -1 if point & TICK else point & ((1 << TIME_BITS) - 1)]
+
+
+def read_point(told: list[int]) -> int:
+    """Return the point that two numbers tell."""
+    return tick_point(told[0]) if told[1] == -1 else told[0] << TIME_BITS | told[1]
+
+
+def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
+    """Return from where an event comes, and the broker whose number it has: None for this one."""
+    if origin is None or ELSEWHERE not in origin:
+        return origin, None
+    name, broker = origin.split(ELSEWHERE)
+    return name, broker
+
+$python$),
+('filter_literals', '3a3721508fb59aed', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -4715,7 +4975,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '780ce0043c7297fe', $python$
+('filter_names', '3a3721508fb59aed', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -4829,7 +5089,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '780ce0043c7297fe', $python$
+('filter_text', '3a3721508fb59aed', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -5096,7 +5356,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '780ce0043c7297fe', $python$
+('in_select', '3a3721508fb59aed', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -5196,7 +5456,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '780ce0043c7297fe', $python$
+('keywords', '3a3721508fb59aed', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -5268,7 +5528,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '780ce0043c7297fe', $python$
+('lexer', '3a3721508fb59aed', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -5614,7 +5874,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '780ce0043c7297fe', $python$
+('safe_filter', '3a3721508fb59aed', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -5915,7 +6175,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '780ce0043c7297fe', $python$
+('statement_composite', '3a3721508fb59aed', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6010,7 +6270,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '780ce0043c7297fe', $python$
+('statement_reader', '3a3721508fb59aed', $python$
 """Read a statement word by word."""
 
 import re
@@ -6228,7 +6488,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '780ce0043c7297fe', $python$
+('statement_text', '3a3721508fb59aed', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -6506,7 +6766,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '780ce0043c7297fe', $python$
+('token_lists', '3a3721508fb59aed', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -6740,7 +7000,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '780ce0043c7297fe', $python$
+('whole_row', '3a3721508fb59aed', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -6839,7 +7099,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "780ce0043c7297fe"
+digest = "3a3721508fb59aed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -6946,7 +7206,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "780ce0043c7297fe"
+digest = "3a3721508fb59aed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7046,7 +7306,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "780ce0043c7297fe"
+digest = "3a3721508fb59aed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7136,7 +7396,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "780ce0043c7297fe"
+digest = "3a3721508fb59aed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7228,7 +7488,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "780ce0043c7297fe"
+digest = "3a3721508fb59aed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7249,7 +7509,9 @@ names = [
     "composite.pairing",
     "composite.windows",
     "composite.stepping",
+    "composite.wire",
     "composite.detector",
+    "composite.parts",
     "composite.described",
 ]
 
@@ -7339,7 +7601,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "780ce0043c7297fe"
+digest = "3a3721508fb59aed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7360,7 +7622,9 @@ names = [
     "composite.pairing",
     "composite.windows",
     "composite.stepping",
+    "composite.wire",
     "composite.detector",
+    "composite.parts",
     "composite.described",
     "composite.keys",
     "composite.memo",
@@ -7422,7 +7686,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "780ce0043c7297fe"
+digest = "3a3721508fb59aed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7443,7 +7707,9 @@ names = [
     "composite.pairing",
     "composite.windows",
     "composite.stepping",
+    "composite.wire",
     "composite.detector",
+    "composite.parts",
     "composite.described",
     "composite.keys",
     "composite.memo",

@@ -27,6 +27,8 @@ create table pgps_internal.composite (
     -- The arguments of the definition as the detector takes them, and what was found in them when it was parsed.
     given jsonb not null,
     parsed jsonb not null,
+    -- Of one that a neighbour has asked for: the brokers of the sources that its leaves name; null: those of this broker.
+    sources jsonb,
     enabled boolean not null default true,
     last_error text,
     began_at timestamptz not null,
@@ -34,18 +36,53 @@ create table pgps_internal.composite (
     created_at timestamptz not null
 );
 
--- The events that a composite event is made of, in the order of its expression; each is a hidden subscription.
+-- The events that a composite event is made of, in the order of its expression; each is a hidden subscription, but for
+-- those that a neighbour detects in. What it detects is one more leaf, behind those of the expression.
 create table pgps_internal.composite_leaf (
     composite_id bigint not null references pgps_internal.composite on delete cascade,
     leaf integer not null,
     type_id integer not null references pgps_internal.event_type on delete cascade,
-    subscription_id bigint not null unique,
+    subscription_id bigint unique,
     source text,
     -- Events that a rule published at the other moment are left out; null: none are.
     moment text,
     primary key (composite_id, leaf)
 );
 create index composite_leaf_type_idx on pgps_internal.composite_leaf (type_id);
+
+-- Sub-expressions that a neighbour is asked to detect, named by their nodes, and the leaves in them. name: the event type
+-- by which it tells what it has detected. leaf: the number of that among the leaves. resets: [number, keys or null] of
+-- each time that what is open was forgotten. answered: it detects; reason: why it does not, or does no longer.
+create table pgps_internal.composite_part (
+    name text primary key,
+    composite_id bigint not null references pgps_internal.composite on delete cascade,
+    leaf integer not null,
+    broker_id uuid not null,
+    broker text not null,
+    nodes text[] not null,
+    leaves integer[] not null,
+    given jsonb not null,
+    resets jsonb not null default '[]',
+    answered boolean not null default false,
+    reason text
+);
+create index composite_part_idx on pgps_internal.composite_part (composite_id);
+
+-- What this broker detects for a neighbour: a composite event, or why it does not. reset_no: the last reset that was
+-- heard of; neighbour_id: as which it has asked.
+create table pgps_internal.hosted_part (
+    name text primary key,
+    broker_id uuid not null,
+    neighbour_id integer not null,
+    composite_id bigint references pgps_internal.composite on delete set null,
+    asked jsonb not null,
+    reset_no bigint not null default 0,
+    reason text
+);
+create index hosted_part_idx on pgps_internal.hosted_part (composite_id);
+
+-- Whether the broker at the other end can be asked to detect.
+alter table pgps_internal.neighbour add column detects boolean not null default false;
 
 -- The attribute by which the events of a type are taken in order, where the time basis is event.
 create table pgps_internal.time_attribute (

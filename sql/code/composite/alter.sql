@@ -72,13 +72,38 @@ $$;
 comment on function pgps_internal.do_altered(name, jsonb) is
 'What a composite event would be; see pgps.alter_composite_event';
 
+create or replace function pgps_internal.redefine(composite pgps_internal.composite, args jsonb)
+returns pgps_internal.composite
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_composite pgps_internal.composite := redefine.composite;
+begin
+    v_composite.given := pgps_internal.given_of(redefine.args);
+    v_composite.state_id := nextval('pgps_internal.composite_state_seq');
+    v_composite.parsed := pgps_internal.describe((v_composite.owner)::text::name, redefine.args);
+    perform pgps_internal.take_state_over(redefine.composite, v_composite);
+    update pgps_internal.composite c set max_open = (redefine.args ->> 'max_open')::integer,
+        lateness = (redefine.args ->> 'lateness')::interval, filter = redefine.args ->> 'filter',
+        given = v_composite.given, parsed = v_composite.parsed, state_id = v_composite.state_id
+    where c.composite_id = v_composite.composite_id returning * into v_composite;
+    perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
+    where p.pronamespace = 'pgps_internal'::regnamespace
+        and p.proname ~ format('^composite_test_%s_\d+$', v_composite.composite_id);
+    perform pgps_internal.build(p, v_composite.type_id) from pgps_internal.pieces_of_composite(v_composite) p;
+    return v_composite;
+end
+$$;
+comment on function pgps_internal.redefine(pgps_internal.composite, jsonb) is
+'Gives a composite event another filter, limit or lateness; what is open stays open';
+
 create or replace function pgps_internal.do_alter_composite(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
-    v_before pgps_internal.composite := v_composite;
     v_args jsonb := pgps_internal.altered_args(v_composite, args);
 begin
     if args ->> 'enabled' is null and args ->> 'max_open' is null and args ->> 'lateness' is null
@@ -88,23 +113,11 @@ begin
     end if;
     perform pgps_internal.hold_composite(v_composite.composite_id);
     v_composite := pgps_internal.find_composite(caller, args ->> 'name');
-    v_before := v_composite;
     update pgps_internal.composite c set enabled = coalesce((args ->> 'enabled')::boolean, c.enabled),
         last_error = case when args ->> 'enabled' is null then c.last_error end
     where c.composite_id = v_composite.composite_id;
     if args ->> 'max_open' is not null or args ->> 'lateness' is not null or args ->> 'filter' is not null then
-        v_composite.given := pgps_internal.given_of(v_args);
-        v_composite.state_id := nextval('pgps_internal.composite_state_seq');
-        v_composite.parsed := pgps_internal.describe((v_composite.owner)::text::name, v_args);
-        perform pgps_internal.take_state_over(v_before, v_composite);
-        update pgps_internal.composite c set max_open = (v_args ->> 'max_open')::integer,
-            lateness = (v_args ->> 'lateness')::interval, filter = v_args ->> 'filter', given = v_composite.given,
-            parsed = v_composite.parsed, state_id = v_composite.state_id
-        where c.composite_id = v_composite.composite_id returning * into v_composite;
-        perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
-        where p.pronamespace = 'pgps_internal'::regnamespace
-            and p.proname ~ format('^composite_test_%s_\d+$', v_composite.composite_id);
-        perform pgps_internal.build(p, v_composite.type_id) from pgps_internal.pieces_of_composite(v_composite) p;
+        perform pgps_internal.change_parts(pgps_internal.redefine(v_composite, v_args));
     end if;
     perform pg_notify('pgps_composite', '');
 end
@@ -122,24 +135,20 @@ comment on function pgps.reset_composite_event(text, jsonb) is
 partition_key: of one key, as in pgps.open_occurrences (a single value need not be an array); null = of all. Needs to
 own it, or pgps_admin. Waits for a detection that runs. Errors: 42704, 42501.';
 
-create or replace function pgps_internal.do_reset_composite(caller name, args jsonb) returns bigint
+create or replace function pgps_internal.forget_open(composite pgps_internal.composite, key jsonb) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
-    v_key jsonb := nullif(args -> 'partition_key', 'null');
+    v_composite pgps_internal.composite := forget_open.composite;
+    v_key jsonb := case when jsonb_typeof(forget_open.key) = 'array' then forget_open.key
+        else jsonb_build_array(forget_open.key) end;
     v_keys text[];
     v_open bigint;
 begin
-    perform pgps_internal.hold_composite(v_composite.composite_id);
-    select c.* into v_composite from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
-    if jsonb_typeof(v_key) is distinct from 'array' then
-        v_key := jsonb_build_array(v_key);
-    end if;
     select array_agg(distinct k.key) into v_keys from pgps_internal.key_now k
     where k.state_id = v_composite.state_id
-        and (nullif(args -> 'partition_key', 'null') is null or k.key not like '#%' and k.key::jsonb = v_key);
+        and (forget_open.key is null or k.key not like '#%' and k.key::jsonb = v_key);
     select count(*) into v_open from pgps_internal.open_now o
     where o.state_id = v_composite.state_id and o.key = any (v_keys);
     insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, live)
@@ -148,6 +157,23 @@ begin
         null, null, null, array[-v_open], array[-coalesce(cardinality(v_keys), 0)::bigint], array[0::bigint],
         array[0::bigint], array[0::bigint], null);
     return v_open;
+end
+$$;
+comment on function pgps_internal.forget_open(pgps_internal.composite, jsonb) is
+'Forgets what is open of a composite event, of one key or, for null, of all; returns how much it was';
+
+create or replace function pgps_internal.do_reset_composite(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
+    v_key jsonb := nullif(args -> 'partition_key', 'null');
+begin
+    perform pgps_internal.hold_composite(v_composite.composite_id);
+    select c.* into v_composite from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
+    perform pgps_internal.reset_parts(v_composite.composite_id, v_key);
+    return pgps_internal.forget_open(v_composite, v_key);
 end
 $$;
 comment on function pgps_internal.do_reset_composite(name, jsonb) is 'See pgps.reset_composite_event';

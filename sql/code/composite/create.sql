@@ -79,6 +79,40 @@ $$;
 comment on function pgps_internal.check_composite_args(name, jsonb) is
 'Raises 22023 or 54000 for what cannot be said of a composite event, or when caller has too many';
 
+create or replace function pgps_internal.make_composite(
+    caller name, name text, args jsonb, parsed jsonb, environment jsonb
+) returns pgps_internal.composite
+language plpgsql
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.build_composite_type(make_composite.caller, make_composite.name,
+        make_composite.args, make_composite.parsed);
+    v_composite pgps_internal.composite;
+begin
+    insert into pgps_internal.composite (type_id, owner, expression, context, partition_by, within, filter, attributes,
+        scope, time_basis, lateness, start, max_open, environment, given, parsed, sources, began_at, after_batch,
+        created_at)
+    values (v_type.type_id, quote_ident(make_composite.caller)::regrole, make_composite.parsed ->> 'expression',
+        lower(args ->> 'context'), args ->> 'partition_by', (args ->> 'within')::interval, args ->> 'filter',
+        args ->> 'attributes', args ->> 'scope', lower(args ->> 'time_basis'), (args ->> 'lateness')::interval,
+        args ->> 'start', (args ->> 'max_open')::integer, make_composite.environment, pgps_internal.given_of(args),
+        make_composite.parsed, args -> 'sources', pgps_internal.clock(),
+        case args ->> 'start' when 'now' then coalesce((pgps_internal.last_batch()).batch_id, 0) else 0 end,
+        pgps_internal.clock())
+    returning * into v_composite;
+    -- Nobody has INSERT; from now on the rule refuses those who need no privilege, too.
+    perform pgps_internal.build_endpoint(v_type.type_id);
+    perform pgps_internal.build(p, v_type.type_id) from pgps_internal.pieces_of_composite(v_composite) p;
+    perform pgps_internal.make_parts(v_composite, (args ->> 'without')::uuid);
+    perform pgps_internal.make_leaves(v_composite, args -> 'constant_types');
+    perform pg_notify('pgps_composite', '');
+    return v_composite;
+end
+$$;
+comment on function pgps_internal.make_composite(name, text, jsonb, jsonb, jsonb) is
+'Makes a composite event of arguments that have been checked: its type, its functions, its leaves';
+
 create or replace function pgps_internal.do_create_composite(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
@@ -86,8 +120,6 @@ as $$
 declare
     v_name text := pgps_internal.check_name(args ->> 'name', 'event type');
     v_parsed jsonb := pgps_internal.describe(caller, args);
-    v_type pgps_internal.event_type;
-    v_composite pgps_internal.composite;
 begin
     perform pgps_internal.check_composite_args(caller, args);
     perform pgps_internal.require_read_committed();
@@ -95,24 +127,9 @@ begin
         raise exception 'event type "%" exists already', v_name using errcode = '42710',
             hint = format('Choose another name, or first: select pgps.drop_event_type(%L)', quote_ident(v_name));
     end if;
-    v_type := pgps_internal.build_composite_type(caller, v_name, args, v_parsed);
-    insert into pgps_internal.composite (type_id, owner, expression, context, partition_by, within, filter, attributes,
-        scope, time_basis, lateness, start, max_open, environment, given, parsed, began_at, after_batch, created_at)
-    values (v_type.type_id, quote_ident(caller)::regrole, v_parsed ->> 'expression', lower(args ->> 'context'),
-        args ->> 'partition_by', (args ->> 'within')::interval, args ->> 'filter', args ->> 'attributes',
-        args ->> 'scope', lower(args ->> 'time_basis'), (args ->> 'lateness')::interval, args ->> 'start',
-        (args ->> 'max_open')::integer,
-        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', args ->> 'zone',
-            'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
-        pgps_internal.given_of(args), v_parsed, pgps_internal.clock(),
-        case args ->> 'start' when 'now' then coalesce((pgps_internal.last_batch()).batch_id, 0) else 0 end,
-        pgps_internal.clock())
-    returning * into v_composite;
-    -- Nobody has INSERT; from now on the rule refuses those who need no privilege, too.
-    perform pgps_internal.build_endpoint(v_type.type_id);
-    perform pgps_internal.build(p, v_type.type_id) from pgps_internal.pieces_of_composite(v_composite) p;
-    perform pgps_internal.make_leaves(v_composite, args -> 'constant_types');
-    perform pg_notify('pgps_composite', '');
+    perform pgps_internal.make_composite(caller, v_name, args, v_parsed, jsonb_build_object(
+        'search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', args ->> 'zone',
+        'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')));
 end
 $$;
 comment on function pgps_internal.do_create_composite(name, jsonb) is 'See pgps.create_composite_event';
@@ -178,6 +195,33 @@ $$;
 comment on function pgps._refuse_publication(text) is
 'Raises 42501: what an INSERT into a composite event becomes, also for those who need no privilege';
 
+create or replace function pgps_internal.subscribe_leaf(
+    composite pgps_internal.composite, leaf integer, event_type pgps_internal.event_type, predicate text,
+    constant_types jsonb
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+begin
+    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment,
+        parameter_types, kind, scope, priority, max_attempts, handler)
+    values (format('composite*%s*%s', (subscribe_leaf.composite).composite_id, subscribe_leaf.leaf),
+        (subscribe_leaf.composite).owner, (subscribe_leaf.event_type).name, false, subscribe_leaf.predicate,
+        (subscribe_leaf.composite).environment, pgps_internal.clean_types(subscribe_leaf.constant_types), 'composite',
+        (subscribe_leaf.composite).scope, 0, 1, 'all')
+    returning * into v_subscription;
+    update pgps_internal.composite_leaf l set subscription_id = v_subscription.subscription_id
+    where l.composite_id = (subscribe_leaf.composite).composite_id and l.leaf = subscribe_leaf.leaf;
+    perform pgps_internal.join_type(v_subscription, subscribe_leaf.event_type, (subscribe_leaf.composite).start);
+    perform pgps_internal.add_feature((subscribe_leaf.event_type).type_id, 'composite');
+end
+$$;
+comment on function pgps_internal.subscribe_leaf(pgps_internal.composite, integer, pgps_internal.event_type, text,
+    jsonb) is
+'Makes the hidden subscription of a leaf of a composite event; constant_types: those of the predicate';
+
 create or replace function pgps_internal.make_leaves(composite pgps_internal.composite, constant_types jsonb)
 returns void
 language plpgsql
@@ -186,7 +230,6 @@ as $$
 declare
     v_leaf record;
     v_type pgps_internal.event_type;
-    v_subscription pgps_internal.subscription;
 begin
     for v_leaf in
         select l ->> 'type' as type, nullif(l ->> 'predicate', '') as predicate, nullif(l ->> 'source', '') as source,
@@ -194,25 +237,19 @@ begin
         from jsonb_array_elements((make_leaves.composite).parsed -> 'leaves') with ordinality x(l, o) order by o
     loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_leaf.type;
-        insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment,
-            parameter_types, kind, scope, priority, max_attempts, handler)
-        values (format('composite*%s*%s', (make_leaves.composite).composite_id, v_leaf.leaf),
-            (make_leaves.composite).owner, v_type.name, false, v_leaf.predicate, (make_leaves.composite).environment,
-            pgps_internal.clean_types(make_leaves.constant_types -> v_leaf.leaf), 'composite',
-            (make_leaves.composite).scope, 0, 1, 'all')
-        returning * into v_subscription;
         -- No rule publishes a composite event; its moments are its bounds.
         if exists (select from pgps_internal.composite c where c.type_id = v_type.type_id) then
             v_leaf.moment := null;
         end if;
-        insert into pgps_internal.composite_leaf (composite_id, leaf, type_id, subscription_id, source, moment)
-        values ((make_leaves.composite).composite_id, v_leaf.leaf, v_type.type_id, v_subscription.subscription_id,
-            v_leaf.source, v_leaf.moment);
+        insert into pgps_internal.composite_leaf (composite_id, leaf, type_id, source, moment)
+        values ((make_leaves.composite).composite_id, v_leaf.leaf, v_type.type_id, v_leaf.source, v_leaf.moment);
         if v_leaf.moment is not null then
             perform pgps_internal.tell_moments(v_type.type_id);
         end if;
-        perform pgps_internal.join_type(v_subscription, v_type, (make_leaves.composite).start);
-        perform pgps_internal.add_feature(v_type.type_id, 'composite');
+        if not pgps_internal.is_elsewhere((make_leaves.composite).composite_id, v_leaf.leaf) then
+            perform pgps_internal.subscribe_leaf(make_leaves.composite, v_leaf.leaf, v_type, v_leaf.predicate,
+                make_leaves.constant_types -> v_leaf.leaf);
+        end if;
     end loop;
 end
 $$;
@@ -240,6 +277,7 @@ as $$
 declare
     v_composite pgps_internal.composite;
     v_type pgps_internal.event_type;
+    v_parts text[];
 begin
     -- What is made of it goes with it, and what is made of that.
     for v_type in
@@ -261,6 +299,11 @@ begin
         where p.pronamespace = 'pgps_internal'::regnamespace
             and p.proname ~ format('^composite_(test_%1$s_\d+|leaf_%1$s_\d+|make_%1$s)$', v_composite.composite_id);
         delete from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
+        perform pgps_internal.drop_type(t) from pgps_internal.event_type t
+        where t.name = any (v_parts) and t.type_id <> (drop_composites_of.event_type).type_id;
+        if cardinality(v_parts) > 0 then
+            perform pg_notify('pgps_link', '');
+        end if;
     end if;
 end
 $$;

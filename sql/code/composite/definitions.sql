@@ -85,7 +85,8 @@ begin
         perform pgps_internal.do_types_for(caller, jsonb_build_object('event_type', quote_ident(v_type.name)));
         v_types := v_types || jsonb_build_object(v_type.name,
             (select jsonb_object_agg(a.name, a.type) from pgps_internal.attributes_of(v_type.endpoint) a));
-        if v_leaf ->> 'source' <> '' and not exists (select from pgps_internal.source s
+        if v_leaf ->> 'source' <> '' and not coalesce(args -> 'sources' ? (v_leaf ->> 'source'), false)
+            and not exists (select from pgps_internal.source s
                 where s.name = v_leaf ->> 'source') then
             raise exception 'source "%" does not exist', v_leaf ->> 'source' using errcode = '42704',
                 hint = format('See pgps.sources, or create it: select pgps.create_source(%L, broker)',

@@ -148,7 +148,8 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     with c as (
-        select c.*, s.state_id as step_state, s.batch_id, s.ordering, s.heard, s.open, w.upto, w.is_last
+        select c.*, step_job.composites[w.place] as whole, s.state_id as step_state, s.batch_id, s.ordering, s.heard,
+            s.open, w.upto, w.is_last
         from unnest(step_job.uptos, step_job.are_last) with ordinality w(upto, is_last, place)
         cross join lateral (select (step_job.composites[w.place]).*) c
         left join lateral (select (step_job.steps[w.place]).*) s on true
@@ -173,11 +174,16 @@ as $$
             'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
             'timed', (c.parsed ->> 'timed')::boolean or c.time_basis = 'event',
             'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
+            'parts', pgps_internal.parts_of(c.whole), 'part_types', pgps_internal.part_types(c.composite_id),
+            'asked', (select h.asked -> 'nodes' from pgps_internal.hosted_part h
+                where h.composite_id = c.composite_id),
+            'broker', (select p.broker from pgps_internal.progress p),
             'sources', pgps_internal.sources_of(c.composite_id),
             'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
                     format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
                 from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o)))) from c),
         'types', (select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'query', pgps_internal.leaf_events(t),
+            'is_part', exists (select from pgps_internal.composite_part p where p.name = t.name),
             'composites', l.composites, 'leaves', l.leaves, 'after', l.after, 'upto', l.upto)), '[]')
             from leaf l join pgps_internal.event_type t using (type_id)))
 $$;
@@ -200,7 +206,8 @@ begin
         acked_total, outstanding)
     select l.subscription_id, u.upto, 9223372036854775807, u.upto, 9223372036854775807, 0, 0
     from unnest(take_steps.uptos) with ordinality u(upto, place)
-    join pgps_internal.composite_leaf l on l.composite_id = (take_steps.composites[u.place]).composite_id;
+    join pgps_internal.composite_leaf l on l.composite_id = (take_steps.composites[u.place]).composite_id
+    where l.subscription_id is not null;
     perform pgps_internal.publish_found(v_found -> 'found');
     return (v_found ->> 'more')::boolean;
 end

@@ -139,7 +139,8 @@ declare
     v_id bigint;
 begin
     select l.subscription_id into v_id from pgps_internal.composite_leaf l
-    where l.composite_id = (failing_subscription.composite).composite_id order by l.leaf limit 1;
+    where l.composite_id = (failing_subscription.composite).composite_id and l.subscription_id is not null
+    order by l.leaf limit 1;
     if found then
         return v_id;
     end if;

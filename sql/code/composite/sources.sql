@@ -61,6 +61,10 @@ begin
     update pgps_internal.source s set broker = coalesce(args ->> 'broker', s.broker),
         client = nullif(coalesce(args ->> 'client', s.client), '')
     where s.name = v_name;
+    perform pgps_internal.take_part_back(p, format('source "%s" is a client now', v_name))
+    from pgps_internal.composite_part p
+    where exists (select from pgps_internal.composite_leaf l join pgps_internal.source s on s.name = l.source
+        where l.composite_id = p.composite_id and l.leaf = any (p.leaves) and s.name = v_name and s.client is not null);
 end
 $$;
 comment on function pgps_internal.do_alter_source(name, jsonb) is 'See pgps.alter_source';
@@ -75,7 +79,7 @@ declare
 begin
     select t.name into v_composite from pgps_internal.composite_leaf l
     join pgps_internal.composite c using (composite_id) join pgps_internal.event_type t on t.type_id = c.type_id
-    where l.source = v_name limit 1;
+    where l.source = v_name and c.sources is null limit 1;
     if found then
         raise exception 'source "%" cannot be dropped: composite event "%" names it', v_name, v_composite
         using errcode = '2BP01', hint = format('First: select pgps.drop_event_type(%L)', quote_ident(v_composite));
@@ -85,12 +89,27 @@ end
 $$;
 comment on function pgps_internal.do_drop_source(name, jsonb) is 'See pgps.drop_source';
 
+create or replace function pgps_internal.source_of(source text, sources jsonb)
+returns table (name text, broker text, client text)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select source_of.source, source_of.sources ->> source_of.source, null
+    where source_of.source <> '' and source_of.sources ? source_of.source
+    union all
+    select s.name, s.broker, s.client from pgps_internal.source s
+    where s.name = source_of.source and source_of.sources is null
+$$;
+comment on function pgps_internal.source_of(text, jsonb) is
+'A source of this broker or, with sources (their brokers by name), of the neighbour that has asked for a composite event';
+
 create or replace function pgps_internal.sources_of(composite_id bigint) returns jsonb
 language sql stable
 as $$
     select jsonb_agg(case when s.name is not null
         then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf)
-    from pgps_internal.composite_leaf l left join pgps_internal.source s on s.name = l.source
+    from pgps_internal.composite_leaf l join pgps_internal.composite c using (composite_id)
+    left join lateral pgps_internal.source_of(l.source, c.sources) s on true
     where l.composite_id = sources_of.composite_id
 $$;
 comment on function pgps_internal.sources_of(bigint) is

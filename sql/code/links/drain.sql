@@ -94,6 +94,7 @@ begin
         raise exception 'the link to broker "%" is not drained', v_neighbour.name using errcode = '55000',
             hint = 'First: select pgps.drop_link(name)';
     end if;
+    perform pgps_internal.loses_neighbour(v_neighbour);
     perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
     if v_neighbour.is_dropped_here then
         delete from pgps_internal.link l where l.link_id = v_neighbour.link_id;

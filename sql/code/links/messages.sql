@@ -34,8 +34,10 @@ begin
             update pgps_internal.neighbour n set has_sent_all = true
                 where n.neighbour_id = (hear.neighbour).neighbour_id;
         else
-            raise exception 'broker "%" says "%", which this one does not understand', (hear.neighbour).name, hear.kind
-            using errcode = '0A000', hint = 'Upgrade the older broker: pgps upgrade DSN';
+            if not pgps_internal.hears(hear.neighbour, hear.kind, hear.body) then
+                raise exception 'broker "%" says "%", which this one does not understand', (hear.neighbour).name,
+                    hear.kind using errcode = '0A000', hint = 'Upgrade the older broker: pgps upgrade DSN';
+            end if;
     end case;
 end
 $$;

@@ -266,6 +266,7 @@ begin
     update pgps_internal.neighbour n set is_audited = coalesce((args #>> '{peer,audits}')::boolean, false)
     where n.neighbour_id = v_neighbour.neighbour_id
         and n.is_audited is distinct from coalesce((args #>> '{peer,audits}')::boolean, false);
+    perform pgps_internal.meets_neighbour(v_neighbour.neighbour_id, args -> 'peer');
     if v_neighbour.neighbour_id is null then
         return '{"gone": true}';
     elsif args ->> 'duty' = 'look' then

@@ -87,7 +87,9 @@ begin
     where a.neighbour_id = v_id and a.is_live and w.gone_batch is null and (o.is_self
         or exists (select from pgps_internal.activation c where c.origin_id = a.origin_id and c.key = w.key))
     union all
-    select l.* from pgps_internal.lows(v_id) l where (should_know.neighbour).direction <> 'out';
+    select l.* from pgps_internal.lows(v_id) l where (should_know.neighbour).direction <> 'out'
+    union all
+    select r.* from pgps_internal.tells(should_know.neighbour) r;
 end
 $$;
 comment on function pgps_internal.should_know(pgps_internal.neighbour, pgps_internal.interest[]) is
@@ -183,7 +185,7 @@ begin
     select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value',
         coalesce(s.value, t.value),
         'message', case when s.kind is not null then s.kind else case t.kind when 'ad' then 'unad' when 'sub'
-            then 'unsub' else 'detach' end end))
+            then 'unsub' when 'part' then 'unpart' else 'detach' end end))
     into v_news
     from unnest(v_known) s
     full join (select * from pgps_internal.told t where t.neighbour_id = v_id) t on t.kind = s.kind and t.key = s.key
@@ -191,7 +193,8 @@ begin
         and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, t.kind, t.key));
     delete from pgps_internal.told t
     where t.neighbour_id = v_id
-        and (t.kind = 'active' and not exists (select from unnest(v_known) s where s.kind = t.kind and s.key = t.key)
+        and (t.kind in ('active', 'parted')
+            and not exists (select from unnest(v_known) s where s.kind = t.kind and s.key = t.key)
         or (t.kind, t.key) in (select w.kind, w.key from jsonb_to_recordset(v_news) w(kind text, key text)));
     insert into pgps_internal.told (neighbour_id, kind, key, value)
     select v_id, w.kind, w.key, w.value
@@ -199,8 +202,8 @@ begin
     perform pgps_internal.note_breaks(v_id, v_news);
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
-            array['type', 'ad', 'unsub', 'sub', 'attach', 'low', 'active', 'detach', 'unad', 'drain', 'drained'],
-                w.message), w.key),
+            array['type', 'ad', 'unsub', 'sub', 'unpart', 'part', 'parted', 'attach', 'low', 'active', 'detach', 'unad',
+                'drain', 'drained'], w.message), w.key),
         w.message, pgps_internal.tell(w.message, w.key, w.value, v_id)
     from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text);
 end
@@ -215,7 +218,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     case is_held.kind
-        when 'type', 'active', 'low', 'drain', 'drained' then
+        when 'type', 'active', 'parted', 'low', 'drain', 'drained' then
             -- Harmless when stale, so it is never withdrawn.
             return true;
         when 'ad' then

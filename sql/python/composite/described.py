@@ -6,6 +6,7 @@ from typing import Any, Optional
 from composite.definition import Definition, define
 from composite.detector import State
 from composite.graph import Graph, Node, build
+from composite.parts import find_parts
 from composite.syntax import Expression, leaves
 from lexer import SqlTextError
 
@@ -36,9 +37,12 @@ def object_of(given: str) -> dict[str, Any]:
 
 def describe_composite(given: str) -> dict[str, Any]:
     """Return the parts of a composite event; raises SqlTextError as `define` does."""
-    definition = define_from(object_of(given))
+    told = object_of(given)
+    definition = define_from(told)
     found = leaves(definition.expression)
     (graph,) = build([definition])
+    if "places" in told:
+        return find_parts(told, definition, graph)
     return {
         "expression": definition.text,
         "leaves": [

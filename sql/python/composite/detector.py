@@ -21,6 +21,7 @@ from composite.ordering import Late, Ordering
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
 from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
 from composite.stepping import Fault, Found, GivenUp, Predicate, Step
+from composite.wire import read_occurrence
 
 Arrival = tuple[int, str, Occurrence]  # point, name of the leaf, occurrence without serial
 
@@ -186,6 +187,9 @@ class Run:
                 matches = matcher(event) if matcher else []
             for name, key in matches:
                 node = names[name]
+                if event.told is not None:
+                    found.setdefault(key, []).append((point, name, read_occurrence(node, event.told, event.origin or "")))
+                    continue
                 start, end = point, point
                 moment = node.expression.moment
                 if event.span is not None:

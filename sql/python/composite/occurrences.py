@@ -18,6 +18,7 @@ from composite.points import (
     time_of,
 )
 from composite.syntax import Expression
+from composite.wire import broker_of
 from lexer import SqlTextError
 
 MAX_CONSTITUENTS = 100_000
@@ -43,7 +44,7 @@ def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[st
     """Return what an occurrence is made of, in order of time; `at` and `tick` are microseconds since 1970.
 
     An event is {as, event_type, origin, event_id, at, payload}, a tick {as, tick}; `as` is the alias, else the type
-    or the operator. Raises SqlTextError 54000 for more than 100,000.
+    or the operator. An event that never came here has the number that it has at a broker, which is named, too. Raises SqlTextError 54000 for more than 100,000.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for part, one in named_parts(definition.expression, occurrence):
@@ -54,8 +55,10 @@ def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[st
                 raise SqlTextError(message, 1, "Make its window shorter, or its ticks rarer.", sqlstate="54000")
             found += [(tick_point(time), {"as": "tick", "tick": time}) for time in times]
         elif part.op == "leaf":
-            told = {"as": part.name, "event_type": part.type, "origin": one[ORIGIN], "event_id": one[4]}
-            found.append((one[END], told | {"at": time_of(one[END]), "payload": one[PAYLOAD]}))
+            origin, broker = broker_of(one[ORIGIN])
+            told = {"as": part.name, "event_type": part.type, "origin": origin, "event_id": one[4]}
+            elsewhere = {} if broker is None else {"broker": broker}
+            found.append((one[END], told | {"at": time_of(one[END]), "payload": one[PAYLOAD]} | elsewhere))
         elif part.op in ("begin_transaction", "commit"):
             found.append((one[END], {"as": part.op, "event_type": part.op, "at": time_of(one[END])}))
         else:

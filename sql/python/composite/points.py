@@ -30,6 +30,7 @@ class Event(NamedTuple):
     payload: what conditions and attributes are given; the detector never looks into it.
     start: (time, position) of the beginning of a composite event.
     span: its beginning and its end as points, where the end is not the moment at which it came.
+    told: what a neighbour has detected, as it travels; its matches name sub-expressions instead of leaves.
     """
 
     position: int
@@ -42,6 +43,7 @@ class Event(NamedTuple):
     start: Optional[tuple[int, int]] = None
     matches: Optional[list[tuple[str, Any]]] = None
     span: Optional[tuple[int, int]] = None
+    told: Optional[list[Any]] = None
 
 
 class Idle(NamedTuple):

@@ -22,6 +22,7 @@ from composite.queries import DUE_KEYS, KEYS, OPEN_ROWS, Queries
 from composite.rows import HELD, KeyRow, Row
 from composite.stepping import Found
 from composite.told import write_parts
+from composite.wire import write_occurrence, write_point
 
 EVENT_BITS = 48  # of a position; above them is the number of the batch
 GRAPHS_KEPT = 5000
@@ -47,6 +48,7 @@ class Subject:
         self.state_id: int = job["state_id"]
         self.known = known
         self.events: list[Event] = []
+        self.points: dict[tuple[int, ...], int] = {}
         self.stream: list[Any] = []
         self.ordering = job["ordering"]
         self.frontier = 0
@@ -95,7 +97,8 @@ def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
     known = graphs.get(job["composite_id"])
     if known is None or known.version != job["version"]:
         definition = define_from(job["given"])
-        (graph,) = build([definition], job["intervals"])
+        # What comes in parts does not end where it comes.
+        (graph,) = build([definition], [*job["intervals"], *job["part_types"]])
         nodes = leaf_nodes(definition, graph)
         known = Known(job["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
         if len(graphs) >= GRAPHS_KEPT:
@@ -107,7 +110,8 @@ def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
 def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Subject], broker: str) -> None:
     """Add the events of one event type to the composite events that they are leaves of."""
     plan = queries.events_plan(source)
-    for row in plan.execute([source["composites"], source["leaves"], source["after"], source["upto"]]):
+    found = plan.execute([source["composites"], source["leaves"], source["after"], source["upto"]])
+    for row in sorted(found, key=lambda row: (row["batch_id"], row["event_id"])) if source["is_part"] else found:
         payload = row["payload"]
         values = None
         position = row["batch_id"] << EVENT_BITS | row["event_id"]
@@ -115,6 +119,9 @@ def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Su
         origin = row["origin"] or broker
         for composite_id, leaf in zip(row["composites"], row["leaves"]):
             subject = subjects[composite_id]
+            if leaf >= len(subject.known.nodes):
+                part_event(subject, leaf, row, position)
+                continue
             wanted = subject.job["sources"][leaf]
             if wanted and (wanted["broker"] != origin or wanted["client"] not in (None, row["client"])):
                 continue
@@ -125,9 +132,9 @@ def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Su
                     values = json.loads(payload, parse_float=Decimal)
                 key = key_of([values.get(column) for column in columns])
             # Leaves that differ in their alias alone are one node.
-            found = matches.setdefault(composite_id, [])
-            if (subject.known.nodes[leaf], key) not in found:
-                found.append((subject.known.nodes[leaf], key))
+            named = matches.setdefault(composite_id, [])
+            if (subject.known.nodes[leaf], key) not in named:
+                named.append((subject.known.nodes[leaf], key))
         for composite_id, matched in matches.items():
             subject = subjects[composite_id]
             at = row["published"] if subject.by_arrival else row["event_time"]
@@ -135,6 +142,21 @@ def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Su
             subject.events.append(
                 Event(position, at, source["type"], payload, row["event_id"], origin, row["xid"], None, matched, span)
             )
+
+
+def part_event(subject: Subject, leaf: int, row: dict[str, Any], position: int) -> None:
+    """Add what a neighbour has detected to a composite event, unless its owner may not see what that is made of.
+
+    What it detected at one point is taken at one point, too: rows come in their order.
+    """
+    nodes = subject.job["parts"].get(str(leaf))
+    if nodes:
+        place, key, point, told = json.loads(row["payload"])["constituents"]
+        position = subject.points.setdefault((leaf, *point), position)
+        matches = [(nodes[place], () if key is None else key)]
+        subject.events.append(
+            Event(position, point[0], "", None, row["event_id"], row["origin"], None, None, matches, None, told)
+        )
 
 
 def span_of(row: dict[str, Any], position: int) -> Optional[tuple[int, int]]:
@@ -346,9 +368,12 @@ def fault_of(changes: Changes) -> Optional[str]:
 def tell(subject: Subject) -> Iterable[dict[str, Any]]:
     """Return what was detected, ready to be published; payloads are put into the constituents as they are."""
     definition = subject.known.definition
-    named = subject.job["binds"]
+    named, asked = subject.job["binds"], subject.job["asked"]
     for found in subject.found:
         one = found.occurrence
+        if asked is not None:
+            yield tell_part(found, asked, subject.job["broker"])
+            continue
         told = {
             "span": [str(one[1]), str(one[2])],
             "starts": time_of(one[1]),
@@ -359,3 +384,18 @@ def tell(subject: Subject) -> Iterable[dict[str, Any]]:
         if named:
             told["bound"] = write_given(bind(definition, one))
         yield told
+
+
+def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
+    """Return what was detected for a neighbour, as it travels; it has asked for the sub-expressions of these names."""
+    one = found.occurrence
+    while one[3].name not in asked:
+        (one,) = (member for group in one[4] for member in group)
+    key = None if found.key == () else found.key
+    told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
+    return {
+        "starts": time_of(one[1]),
+        "ends": time_of(one[2]),
+        "detected": time_of(found.point),
+        "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
+    }

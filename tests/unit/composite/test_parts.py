@@ -1,0 +1,115 @@
+"""What is detected in parts at another broker is what is detected at one place, for any expression and context."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from composite.definition import Definition, define
+from composite.described import describe_composite
+from composite.detector import State, detect
+from composite.graph import build
+from composite.matching import Matcher
+from composite.occurrences import constituents
+from composite.points import Event, time_of
+from composite.syntax import print_expression
+from composite.wire import read_occurrence, write_occurrence, write_point
+from tests.unit.composite.histories import CONTEXTS
+from tests.unit.composite.test_oracle import SEEDS, random_expression, stories, walk
+
+THERE = "ab"  # what is published at the neighbour; all else is published here
+LEAST = 1000  # positions between two events
+
+
+def planned(expression: str, barred: dict[int, str] | None = None, **given: Any) -> dict[str, Any]:
+    """Return the plan of a composite event whose events a and b come by neighbour 7, and n by 8."""
+    definition = define("it", expression, **given)
+    types = [part.type for part in walk(definition.expression) if part.op == "leaf"]
+    where = {"a": ["7"], "b": ["7"], "n": ["8"], "m": ["", "7"]}
+    told = {"expression": expression, **given, "refusing": {}, "barred": [(barred or {}).get(i) for i in range(len(types))]}
+    return describe_composite(json.dumps(told | {"places": [where.get(name, [""]) for name in types]}))
+
+
+class Place:
+    """A broker that detects: what is asked, and the names by which it tells what it has found."""
+
+    def __init__(self, definition: Definition, intervals: str = "") -> None:
+        self.definition = definition
+        (self.graph,) = build([definition], intervals)
+        self.state = State(self.graph, matcher=Matcher(self.graph, {}))
+        self.found: list[Any] = []
+
+    def take(self, events: list[Event], now: int) -> list[Any]:
+        found = detect(self.state, events, now)[1]
+        self.found += found
+        return found
+
+
+def told(there: Place, found: list[Any], asked: list[str], position: int) -> list[Event]:
+    """Return what has been found there as events for here."""
+    points: dict[Any, int] = {}
+    events = []
+    for place, one in enumerate(found):
+        occurrence = one.occurrence
+        while occurrence[3].name not in asked:
+            (occurrence,) = (member for group in occurrence[4] for member in group)
+        wire = json.loads(json.dumps(write_occurrence(occurrence, "there")))
+        at = points.setdefault(one.point, position + place)
+        time = write_point(one.point)[0]
+        events.append(Event(at, time, "", None, place, "there", None, None, [(occurrence[3].name, ())], None, wire))
+    return events
+
+
+def shown(place: Place) -> list[Any]:
+    """Return what has been detected in a form that does not depend on where: by numbers and times."""
+    return [
+        (
+            time_of(one.point),
+            time_of(one.occurrence[1]),
+            time_of(one.occurrence[2]),
+            [(part["as"], part.get("event_id"), part.get("tick")) for part in constituents(place.definition, one.occurrence)],
+        )
+        for one in place.found
+    ]
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@given(seed=SEEDS)
+@stories
+def test_parts_find_what_the_whole_finds(context: str, seed: int) -> None:
+    random = Random(seed)
+    expression = random_expression(random, random.randint(2, 4))
+    text = print_expression(expression)
+    plan = planned(text, context=context, max_open=10_000)
+    for _ in range(20):
+        if plan["parts"]:
+            break
+        expression = random_expression(random, random.randint(2, 4))
+        text = print_expression(expression)
+        plan = planned(text, context=context, max_open=10_000)
+    else:
+        return
+    (part,) = plan["parts"]
+    whole = Place(define("it", text, context=context, max_open=10_000))
+    given = {name: value for name, value in part["given"].items() if name != "expression"}
+    there = Place(define("part", part["given"]["expression"], **given))
+    here = Place(define("it", text, context=context, max_open=10_000), THERE)
+    time = 10
+    for position in range(1, random.randint(2, 14)):
+        time += random.choice([1, 1, 2, 3, 5])
+        kind = random.choice("abcd")
+        event = Event(position * LEAST, time, kind, f'"{kind}{position}"', id=position * LEAST, origin="x")
+        whole.take([event], time)
+        # Each place has all that was before before this comes.
+        here.take(told(there, there.take([event] if kind in THERE else [], time), part["nodes"], position * LEAST), time)
+        if kind not in THERE:
+            here.take([event], time)
+    time += random.choice([0, 3, 30])
+    whole.take([], time)
+    here.take(told(there, there.take([], time), part["nodes"], 20 * LEAST), time)
+    here.take([], time)
+    assert shown(here) == shown(whole), text
