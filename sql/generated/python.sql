@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '3a3721508fb59aed', $python$
+('attribute_list', '6a6a8bd6ae204ff6', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '3a3721508fb59aed', $python$
+('callback_text', '6a6a8bd6ae204ff6', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '3a3721508fb59aed', $python$
+('calling', '6a6a8bd6ae204ff6', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -375,7 +375,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '3a3721508fb59aed', $python$
+('composite.coupled', '6a6a8bd6ae204ff6', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -561,7 +561,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '3a3721508fb59aed', $python$
+('composite.definition', '6a6a8bd6ae204ff6', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -796,7 +796,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '3a3721508fb59aed', $python$
+('composite.described', '6a6a8bd6ae204ff6', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -933,7 +933,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '3a3721508fb59aed', $python$
+('composite.detector', '6a6a8bd6ae204ff6', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1295,7 +1295,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '3a3721508fb59aed', $python$
+('composite.entry', '6a6a8bd6ae204ff6', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1313,7 +1313,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.graph', '3a3721508fb59aed', $python$
+('composite.graph', '6a6a8bd6ae204ff6', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1540,7 +1540,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '3a3721508fb59aed', $python$
+('composite.keys', '6a6a8bd6ae204ff6', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1610,7 +1610,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '3a3721508fb59aed', $python$
+('composite.keystate', '6a6a8bd6ae204ff6', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -1753,7 +1753,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', '3a3721508fb59aed', $python$
+('composite.matching', '6a6a8bd6ae204ff6', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -1823,7 +1823,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '3a3721508fb59aed', $python$
+('composite.memo', '6a6a8bd6ae204ff6', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -1889,7 +1889,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '3a3721508fb59aed', $python$
+('composite.occurrences', '6a6a8bd6ae204ff6', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -1977,7 +1977,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '3a3721508fb59aed', $python$
+('composite.ordering', '6a6a8bd6ae204ff6', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2081,7 +2081,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '3a3721508fb59aed', $python$
+('composite.pairing', '6a6a8bd6ae204ff6', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2346,7 +2346,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '3a3721508fb59aed', $python$
+('composite.parser', '6a6a8bd6ae204ff6', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2681,7 +2681,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '3a3721508fb59aed', $python$
+('composite.parts', '6a6a8bd6ae204ff6', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -2816,7 +2816,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
     """Return {parts, reasons}: see Planner."""
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '3a3721508fb59aed', $python$
+('composite.points', '6a6a8bd6ae204ff6', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -2940,7 +2940,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '3a3721508fb59aed', $python$
+('composite.queries', '6a6a8bd6ae204ff6', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 from time import monotonic
@@ -3089,7 +3089,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '3a3721508fb59aed', $python$
+('composite.rows', '6a6a8bd6ae204ff6', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3178,7 +3178,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.server', '3a3721508fb59aed', $python$
+('composite.server', '6a6a8bd6ae204ff6', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3581,7 +3581,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
         "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
     }
 $python$),
-('composite.stepping', '3a3721508fb59aed', $python$
+('composite.stepping', '6a6a8bd6ae204ff6', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -3804,7 +3804,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.syntax', '3a3721508fb59aed', $python$
+('composite.syntax', '6a6a8bd6ae204ff6', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -3909,7 +3909,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '3a3721508fb59aed', $python$
+('composite.takeover', '6a6a8bd6ae204ff6', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -3992,7 +3992,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '3a3721508fb59aed', $python$
+('composite.texts', '6a6a8bd6ae204ff6', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4195,7 +4195,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '3a3721508fb59aed', $python$
+('composite.times', '6a6a8bd6ae204ff6', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -4397,7 +4397,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '3a3721508fb59aed', $python$
+('composite.told', '6a6a8bd6ae204ff6', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -4429,7 +4429,7 @@ def write_part(part: dict[str, Any]) -> str:
     text = json.dumps(part, ensure_ascii=False)
     return text if payload is None else f'{text[:-1]}, "payload": {payload}}}'
 $python$),
-('composite.trial', '3a3721508fb59aed', $python$
+('composite.trial', '6a6a8bd6ae204ff6', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -4445,10 +4445,11 @@ from composite.keys import canonical_key
 from composite.keystate import KeyState
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
-from composite.points import END, START, Event, Groups, Occurrence, events_of, point_of, time_of
+from composite.points import END, ORIGIN, START, Event, Groups, Occurrence, events_of, point_of, time_of
 from composite.queries import Queries
 from composite.stepping import Found, Step
 from composite.told import moment, write_parts
+from composite.wire import broker_of
 
 Held = dict[tuple[str, int], tuple[Node, Occurrence]]
 INFINITE = 1 << 70
@@ -4459,7 +4460,7 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
     """Detect in the events of a job; return what was found, and for `explain` what became of one event."""
     job = json.loads(text)
     definition = define_from(job["given"])
-    (graph,) = build([definition], job["intervals"])
+    (graph,) = build([definition], [*job["intervals"], *job.get("part_types", [])])
     stream = read_stream(job, definition, graph)
     memo = Memo(tests_of(graph))
     queries = Queries(db, memory)
@@ -4481,9 +4482,13 @@ def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> li
     """Return the events of a job in their order; each may stand there once for each leaf that it matches."""
     nodes = leaf_nodes(definition, graph)
     by_position: dict[int, Event] = {}
-    for one in job["events"]:
-        node = nodes[one["leaf"]]
+    told: list[tuple[Any, Event]] = []
+    for one in sorted(job["events"], key=lambda one: one["id"]):
         position = place_of(job, one)
+        if one["leaf"] >= len(nodes):
+            told.append(told_event(job, one, position))
+            continue
+        node = nodes[one["leaf"]]
         if position is None or not comes_from(job, one, job["sources"][one["leaf"]]):
             continue
         key: Any = canonical_key(one["payload"], node.columns) if node.columns else ()
@@ -4497,7 +4502,19 @@ def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> li
             )
         if event.matches is not None and (node.name, key) not in event.matches:
             event.matches.append((node.name, key))
-    return [by_position[position] for position in sorted(by_position)]
+    # What a neighbour detected at one point is taken at one point, too.
+    points: dict[Any, int] = {}
+    stream = [event._replace(position=points.setdefault(point, event.position)) for point, event in told]
+    return sorted([*by_position.values(), *stream], key=lambda event: event.position)
+
+
+def told_event(job: dict[str, Any], one: dict[str, Any], position: Optional[int]) -> tuple[Any, Event]:
+    """Return what a neighbour has detected, and the point at which it did."""
+    place, key, point, told = json.loads(one["payload"])["constituents"]
+    nodes = job["parts"].get(str(one["leaf"]))
+    matches = [(nodes[place], () if key is None else key)] if nodes else []
+    event = Event(position or 0, point[0], "", None, one["id"], one["origin"], None, None, matches, None, told)
+    return (one["leaf"], *point), event
 
 
 def comes_from(job: dict[str, Any], one: dict[str, Any], wanted: Optional[dict[str, Any]]) -> bool:
@@ -4553,7 +4570,7 @@ class TracedStep(Step):
 
     def concerns(self, occurrence: Occurrence) -> bool:
         """Tell whether an occurrence has the event in it."""
-        return any(len(one) == 7 and one[4] == self.event_id for one in events_of(occurrence))
+        return any(len(one) == 7 and number_of(one) == self.event_id for one in events_of(occurrence))
 
     def held(self, state: KeyState) -> Held:
         """Return what is open with the event in it."""
@@ -4612,11 +4629,17 @@ class TracedStep(Step):
         for group in groups:
             for one in group:
                 for event in events_of(one):
-                    number: Optional[int] = event[4] if len(event) == 7 else None
+                    number = number_of(event) if len(event) == 7 else None
                     if number is not None and number != self.event_id:
                         yield number
+
+
+def number_of(event: Occurrence) -> Optional[int]:
+    """Return the number of an event; one that never came here has none here."""
+    number: Optional[int] = event[4]
+    return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '3a3721508fb59aed', $python$
+('composite.windows', '6a6a8bd6ae204ff6', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -4817,7 +4840,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '3a3721508fb59aed', $python$
+('composite.wire', '6a6a8bd6ae204ff6', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -4889,7 +4912,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     return name, broker
 
 $python$),
-('filter_literals', '3a3721508fb59aed', $python$
+('filter_literals', '6a6a8bd6ae204ff6', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -4975,7 +4998,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '3a3721508fb59aed', $python$
+('filter_names', '6a6a8bd6ae204ff6', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5089,7 +5112,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '3a3721508fb59aed', $python$
+('filter_text', '6a6a8bd6ae204ff6', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -5356,7 +5379,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '3a3721508fb59aed', $python$
+('in_select', '6a6a8bd6ae204ff6', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -5456,7 +5479,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '3a3721508fb59aed', $python$
+('keywords', '6a6a8bd6ae204ff6', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -5528,7 +5551,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '3a3721508fb59aed', $python$
+('lexer', '6a6a8bd6ae204ff6', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -5874,7 +5897,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '3a3721508fb59aed', $python$
+('safe_filter', '6a6a8bd6ae204ff6', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6175,7 +6198,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '3a3721508fb59aed', $python$
+('statement_composite', '6a6a8bd6ae204ff6', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6270,7 +6293,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '3a3721508fb59aed', $python$
+('statement_reader', '6a6a8bd6ae204ff6', $python$
 """Read a statement word by word."""
 
 import re
@@ -6488,7 +6511,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '3a3721508fb59aed', $python$
+('statement_text', '6a6a8bd6ae204ff6', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -6766,7 +6789,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '3a3721508fb59aed', $python$
+('token_lists', '6a6a8bd6ae204ff6', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7000,7 +7023,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '3a3721508fb59aed', $python$
+('whole_row', '6a6a8bd6ae204ff6', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7099,7 +7122,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "3a3721508fb59aed"
+digest = "6a6a8bd6ae204ff6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7206,7 +7229,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "3a3721508fb59aed"
+digest = "6a6a8bd6ae204ff6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7306,7 +7329,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "3a3721508fb59aed"
+digest = "6a6a8bd6ae204ff6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7396,7 +7419,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "3a3721508fb59aed"
+digest = "6a6a8bd6ae204ff6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7488,7 +7511,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "3a3721508fb59aed"
+digest = "6a6a8bd6ae204ff6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7601,7 +7624,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "3a3721508fb59aed"
+digest = "6a6a8bd6ae204ff6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7686,7 +7709,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "3a3721508fb59aed"
+digest = "6a6a8bd6ae204ff6"
 # Each behind those that it imports.
 names = [
     "lexer",

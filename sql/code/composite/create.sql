@@ -295,6 +295,8 @@ begin
         perform pgps_internal.hold_composite(v_composite.composite_id);
         perform pgps_internal.drop_subscription(s.subscription_id) from pgps_internal.subscription s
         where s.kind = 'composite' and s.name ^@ format('composite*%s*', v_composite.composite_id);
+        v_parts := array(select p.name from pgps_internal.composite_part p
+            where p.composite_id = v_composite.composite_id);
         perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace
             and p.proname ~ format('^composite_(test_%1$s_\d+|leaf_%1$s_\d+|make_%1$s)$', v_composite.composite_id);

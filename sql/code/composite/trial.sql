@@ -199,6 +199,8 @@ begin
     end loop;
     return jsonb_build_object('given', (explain_job.composite).given, 'intervals', pgps_internal.interval_types(),
         'explain', explain_job.event_id, 'events', v_events, 'batches', '{}'::jsonb,
+        'parts', pgps_internal.parts_of(explain_job.composite),
+        'part_types', pgps_internal.part_types((explain_job.composite).composite_id),
         'sources', pgps_internal.sources_of((explain_job.composite).composite_id),
         'began', pgps_internal.microseconds((explain_job.composite).began_at),
         'now', (v_step.ordering ->> 'frontier')::bigint,

@@ -41,7 +41,8 @@ select t.name, case when k.key not like '#%' then k.key::jsonb end as partition_
             and l.leaf = (n -> 'leaves' ->> 0)::integer
         join pgps_internal.event_type x on x.type_id = l.type_id
         where n ->> 'name' = e.event ->> 3) as event_type,
-    case when json_array_length(o.data) = 7 then (o.data ->> 4)::bigint end as event_id,
+    case when json_array_length(o.data) = 7 and strpos(coalesce(o.data ->> 5, ''), e'\n') = 0
+        then (o.data ->> 4)::bigint end as event_id,
     w.since, w.since + c.within as expires_at
 from pgps_internal.composite c
 join pgps_internal.event_type t using (type_id)

@@ -13,10 +13,11 @@ from composite.keys import canonical_key
 from composite.keystate import KeyState
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
-from composite.points import END, START, Event, Groups, Occurrence, events_of, point_of, time_of
+from composite.points import END, ORIGIN, START, Event, Groups, Occurrence, events_of, point_of, time_of
 from composite.queries import Queries
 from composite.stepping import Found, Step
 from composite.told import moment, write_parts
+from composite.wire import broker_of
 
 Held = dict[tuple[str, int], tuple[Node, Occurrence]]
 INFINITE = 1 << 70
@@ -27,7 +28,7 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
     """Detect in the events of a job; return what was found, and for `explain` what became of one event."""
     job = json.loads(text)
     definition = define_from(job["given"])
-    (graph,) = build([definition], job["intervals"])
+    (graph,) = build([definition], [*job["intervals"], *job.get("part_types", [])])
     stream = read_stream(job, definition, graph)
     memo = Memo(tests_of(graph))
     queries = Queries(db, memory)
@@ -49,9 +50,13 @@ def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> li
     """Return the events of a job in their order; each may stand there once for each leaf that it matches."""
     nodes = leaf_nodes(definition, graph)
     by_position: dict[int, Event] = {}
-    for one in job["events"]:
-        node = nodes[one["leaf"]]
+    told: list[tuple[Any, Event]] = []
+    for one in sorted(job["events"], key=lambda one: one["id"]):
         position = place_of(job, one)
+        if one["leaf"] >= len(nodes):
+            told.append(told_event(job, one, position))
+            continue
+        node = nodes[one["leaf"]]
         if position is None or not comes_from(job, one, job["sources"][one["leaf"]]):
             continue
         key: Any = canonical_key(one["payload"], node.columns) if node.columns else ()
@@ -65,7 +70,19 @@ def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> li
             )
         if event.matches is not None and (node.name, key) not in event.matches:
             event.matches.append((node.name, key))
-    return [by_position[position] for position in sorted(by_position)]
+    # What a neighbour detected at one point is taken at one point, too.
+    points: dict[Any, int] = {}
+    stream = [event._replace(position=points.setdefault(point, event.position)) for point, event in told]
+    return sorted([*by_position.values(), *stream], key=lambda event: event.position)
+
+
+def told_event(job: dict[str, Any], one: dict[str, Any], position: Optional[int]) -> tuple[Any, Event]:
+    """Return what a neighbour has detected, and the point at which it did."""
+    place, key, point, told = json.loads(one["payload"])["constituents"]
+    nodes = job["parts"].get(str(one["leaf"]))
+    matches = [(nodes[place], () if key is None else key)] if nodes else []
+    event = Event(position or 0, point[0], "", None, one["id"], one["origin"], None, None, matches, None, told)
+    return (one["leaf"], *point), event
 
 
 def comes_from(job: dict[str, Any], one: dict[str, Any], wanted: Optional[dict[str, Any]]) -> bool:
@@ -121,7 +138,7 @@ class TracedStep(Step):
 
     def concerns(self, occurrence: Occurrence) -> bool:
         """Tell whether an occurrence has the event in it."""
-        return any(len(one) == 7 and one[4] == self.event_id for one in events_of(occurrence))
+        return any(len(one) == 7 and number_of(one) == self.event_id for one in events_of(occurrence))
 
     def held(self, state: KeyState) -> Held:
         """Return what is open with the event in it."""
@@ -180,6 +197,12 @@ class TracedStep(Step):
         for group in groups:
             for one in group:
                 for event in events_of(one):
-                    number: Optional[int] = event[4] if len(event) == 7 else None
+                    number = number_of(event) if len(event) == 7 else None
                     if number is not None and number != self.event_id:
                         yield number
+
+
+def number_of(event: Occurrence) -> Optional[int]:
+    """Return the number of an event; one that never came here has none here."""
+    number: Optional[int] = event[4]
+    return number if broker_of(event[ORIGIN])[1] is None else None
