@@ -121,3 +121,100 @@ def test_any_operator_and_context_finds_what_one_place_finds(scene: Scene) -> No
     counts = scene.compare(*definitions)
     assert all(counts), dict(zip(definitions, counts, strict=True))
     assert [crossed(scene.home, name) for name in "abn"] == [0, 0, 0]
+
+
+def test_what_a_neighbour_refuses_is_detected_here(scene: Scene) -> None:
+    call(scene.ward.admin, "configure", "composite_events_per_role", "1")
+    scene.create("first", "a ; b", auditable=True)
+    scene.create("second", "(a ; b) or c", auditable=True)
+    assert scene.plan("first") == [("a ; b", "b", "b", None)]
+    said = 'broker "b": role "pgps_neighbour" has 1 composite events, which is as many as it may have'
+    assert scene.plan("second") == [("a ; b or c", "a", None, None), ("a ; b", "a", None, said)]
+    rows(scene.home.admin, "update pgps_internal.neighbour set detects = false")
+    scene.create("third", "n ; n y", auditable=True)
+    assert scene.plan("third") == [("n ; n y", "a", None, "it runs a release that cannot")]
+    for number, kind in enumerate("abcnabn"):
+        scene.publish(kind, number)
+    assert scene.compare("first", "second", "third") == [2, 3, 1]
+    assert [crossed(scene.home, name) for name in "abn"] == [2, 2, 2]
+
+
+def test_what_is_known_here_alone_is_detected_here(scene: Scene) -> None:
+    rows(scene.home.admin, "create table bound (n integer)")
+    call(scene.home.admin, "create_source", "desk", "b", "one")
+    call(scene.home.admin, "create_source", "ward", "b")
+    for name, (expression, options, reason) in {
+        "reads": ("a (n in (select n from bound)) ; b", {}, "a predicate reads more than the event"),
+        "asks": ("(a ; b) and c", {"filter": "a.n < b.n"}, "a condition of its filter is asked here"),
+        "names": ("a@desk ; b", {}, "a client is known to its own broker alone"),
+        "tells": ("begin a ; b", {}, "events over links count as both moments of an operation"),
+        "begins": ("a ; b", {"start": "earliest"}, "its history begins with what is held here"),
+    }.items():
+        call(scene.home.admin, "create_composite_event", name, expression, scope="global", **options)
+        assert scene.plan(name)[-1][1:] == ("a", None, reason)
+    # What can be told of the origin travels, and follows a source that moves.
+    told = "a@ward (n > 2) ; b"
+    call(scene.home.admin, "create_composite_event", "from_ward", told, scope="global", auditable=True)
+    scene.settle()
+    assert scene.plan("from_ward") == [("a@ward (n > 2) ; b", "b", "b", None)]
+    for number, kind in enumerate("aabaab"):
+        scene.publish(kind, number)
+    assert found(scene.home, "from_ward") == [[["a", "4"], ["b", "5"]]]
+    call(scene.home.admin, "alter_source", "ward", "elsewhere")
+    scene.settle()
+    scene.publish("a", 7)
+    scene.publish("b", 8)
+    # Recent keeps the initiator; what is not the source's any more does not take its place.
+    assert found(scene.home, "from_ward")[1:] == [[["a", "4"], ["b", "8"]]]
+    # A policy that is made later holds: the owner sees nothing of what the neighbour found in these events.
+    rows(scene.home.admin, "alter table pgps_event.a enable row level security")
+    scene.publish("b", 9)
+    assert len(found(scene.home, "from_ward")) == 2
+
+
+def test_a_part_is_altered_and_reset_with_the_whole(scene: Scene) -> None:
+    scene.create("it", "(a ; b) and c", context="chronicle", max_open=2, partition_by="k", auditable=True)
+
+    def both(function: str, *args: Any, **named: Any) -> None:
+        for broker in (scene.home, scene.alone):
+            call(broker.admin, function, *args, **named)
+        scene.settle()
+
+    scene.publish("a", 1)
+    both("alter_composite_event", "it", max_open=1, filter="c.n > 3")
+    for number, kind in ((2, "a"), (3, "c"), (4, "c"), (5, "b"), (6, "a"), (7, "b"), (8, "c")):
+        scene.publish(kind, number)
+    scene.publish("a", 9, k=1)
+    scene.publish("a", 10, k=2)
+    both("reset_composite_event", "it", "[1]")
+    for k in (1, 2):
+        scene.publish("b", 10 + k, k)
+        scene.publish("c", 20 + k, k)
+    scene.publish("a", 31, k=2)
+    both("reset_composite_event", "it")
+    scene.publish("b", 32, k=2)
+    scene.publish("c", 33, k=2)
+    assert scene.compare("it") == [2]
+    with refused("55000", 'the filter is about what broker "b" detects'):
+        call(scene.home.admin, "alter_composite_event", "it", filter="a.n > b.n")
+    assert [crossed(scene.home, name) for name in "ab"] == [0, 0]
+
+
+def test_when_the_link_is_dropped_the_part_goes_on_here(scene: Scene) -> None:
+    scene.create("it", "a ; b", auditable=True)
+    scene.publish("a", 1)
+    scene.publish("b", 2)
+    call(scene.home.admin, "drop_link", "to_b")
+    scene.settle()
+    (link,) = scene.links
+    link.remove()
+    assert scene.plan("it") == [("a ; b", "a", None, None)]
+    reason = "select reason from pgps_internal.composite_part"
+    assert column(scene.home.admin, reason) == ['the link to broker "b" was dropped']
+    assert scene.parts(scene.ward) == []
+    # Somebody publishes the same events here now.
+    for number, kind in ((3, "a"), (4, "b")):
+        call(scene.home.admin, "advertise", kind)
+        rows(scene.home.admin, f"insert into pgps_event.{kind} (n) values (%s)", [number])
+        settle([scene.home], [])
+    assert found(scene.home, "it") == [[["a", "1"], ["b", "2"]], [["a", "3"], ["b", "4"]]]

@@ -140,7 +140,7 @@ as $$
             where l.composite_id = p.composite_id and l.leaf = any (p.leaves) and l.source is not null))
     from pgps_internal.composite_part p join pgps_internal.composite c using (composite_id)
     join pgps_internal.event_type t on t.type_id = c.type_id
-    where p.broker_id = (parts_for.neighbour).broker_id and p.reason is null and (parts_for.neighbour).detects
+    where p.broker_id = (parts_for.neighbour).broker_id and p.reason is null
     union all
     select 'parted', h.name, jsonb_strip_nulls(jsonb_build_object('name', h.name,
         'reason', coalesce(h.reason, case when h.composite_id is null then 'it was dropped there' end)))
