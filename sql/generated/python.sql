@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '6a6a8bd6ae204ff6', $python$
+('attribute_list', '7b0d2466e33d3f5a', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '6a6a8bd6ae204ff6', $python$
+('callback_text', '7b0d2466e33d3f5a', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '6a6a8bd6ae204ff6', $python$
+('calling', '7b0d2466e33d3f5a', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -375,7 +375,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '6a6a8bd6ae204ff6', $python$
+('composite.coupled', '7b0d2466e33d3f5a', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -561,7 +561,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '6a6a8bd6ae204ff6', $python$
+('composite.definition', '7b0d2466e33d3f5a', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -796,7 +796,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '6a6a8bd6ae204ff6', $python$
+('composite.described', '7b0d2466e33d3f5a', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -933,7 +933,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '6a6a8bd6ae204ff6', $python$
+('composite.detector', '7b0d2466e33d3f5a', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1124,7 +1124,9 @@ class Run:
             for name, key in matches:
                 node = names[name]
                 if event.told is not None:
-                    found.setdefault(key, []).append((point, name, read_occurrence(node, event.told, event.origin or "")))
+                    found.setdefault(key, []).append(
+                        (point, name, read_occurrence(node, event.told, event.origin or ""))
+                    )
                     continue
                 start, end = point, point
                 moment = node.expression.moment
@@ -1295,7 +1297,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '6a6a8bd6ae204ff6', $python$
+('composite.entry', '7b0d2466e33d3f5a', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1313,7 +1315,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.graph', '6a6a8bd6ae204ff6', $python$
+('composite.graph', '7b0d2466e33d3f5a', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1540,7 +1542,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '6a6a8bd6ae204ff6', $python$
+('composite.keys', '7b0d2466e33d3f5a', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1610,7 +1612,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '6a6a8bd6ae204ff6', $python$
+('composite.keystate', '7b0d2466e33d3f5a', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -1753,7 +1755,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', '6a6a8bd6ae204ff6', $python$
+('composite.matching', '7b0d2466e33d3f5a', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -1823,7 +1825,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '6a6a8bd6ae204ff6', $python$
+('composite.memo', '7b0d2466e33d3f5a', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -1889,7 +1891,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '6a6a8bd6ae204ff6', $python$
+('composite.occurrences', '7b0d2466e33d3f5a', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -1936,7 +1938,8 @@ def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[st
     """Return what an occurrence is made of, in order of time; `at` and `tick` are microseconds since 1970.
 
     An event is {as, event_type, origin, event_id, at, payload}, a tick {as, tick}; `as` is the alias, else the type
-    or the operator. An event that never came here has the number that it has at a broker, which is named, too. Raises SqlTextError 54000 for more than 100,000.
+    or the operator. Of an event that never came here, event_id is its number at a broker, which is named, too.
+    Raises SqlTextError 54000 for more than 100,000.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for part, one in named_parts(definition.expression, occurrence):
@@ -1977,7 +1980,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '6a6a8bd6ae204ff6', $python$
+('composite.ordering', '7b0d2466e33d3f5a', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2081,7 +2084,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '6a6a8bd6ae204ff6', $python$
+('composite.pairing', '7b0d2466e33d3f5a', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2346,7 +2349,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '6a6a8bd6ae204ff6', $python$
+('composite.parser', '7b0d2466e33d3f5a', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2681,7 +2684,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '6a6a8bd6ae204ff6', $python$
+('composite.parts', '7b0d2466e33d3f5a', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -2744,7 +2747,7 @@ class Planner:
         behind = {place for number in numbers for place in self.places[number] or [HERE]}
         if len(behind) == 1 and HERE not in behind:
             (place,) = behind
-            reason = self.obstacle(expression, node, numbers, place)
+            reason = self.obstacle(node, numbers, place)
             if reason is None:
                 self.parts.setdefault(place, []).append(Part(expression, node, first))
                 return
@@ -2754,7 +2757,7 @@ class Planner:
             self.walk(inner, child, first)
             first += len(leaves(inner))
 
-    def obstacle(self, expression: Expression, node: Node, numbers: range, place: str) -> Optional[str]:
+    def obstacle(self, node: Node, numbers: range, place: str) -> Optional[str]:
         """Return why a sub-expression behind a neighbour has to be detected here, None when it has not."""
         if self.given.get("time_basis") == "event":
             return "in event time all sources are put in order at one place"
@@ -2816,7 +2819,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
     """Return {parts, reasons}: see Planner."""
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '6a6a8bd6ae204ff6', $python$
+('composite.points', '7b0d2466e33d3f5a', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -2940,7 +2943,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '6a6a8bd6ae204ff6', $python$
+('composite.queries', '7b0d2466e33d3f5a', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 from time import monotonic
@@ -3089,7 +3092,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '6a6a8bd6ae204ff6', $python$
+('composite.rows', '7b0d2466e33d3f5a', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3178,7 +3181,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.server', '6a6a8bd6ae204ff6', $python$
+('composite.server', '7b0d2466e33d3f5a', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3581,7 +3584,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
         "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
     }
 $python$),
-('composite.stepping', '6a6a8bd6ae204ff6', $python$
+('composite.stepping', '7b0d2466e33d3f5a', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -3804,7 +3807,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.syntax', '6a6a8bd6ae204ff6', $python$
+('composite.syntax', '7b0d2466e33d3f5a', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -3909,7 +3912,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '6a6a8bd6ae204ff6', $python$
+('composite.takeover', '7b0d2466e33d3f5a', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -3992,7 +3995,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '6a6a8bd6ae204ff6', $python$
+('composite.texts', '7b0d2466e33d3f5a', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4195,7 +4198,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '6a6a8bd6ae204ff6', $python$
+('composite.times', '7b0d2466e33d3f5a', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -4397,7 +4400,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '6a6a8bd6ae204ff6', $python$
+('composite.told', '7b0d2466e33d3f5a', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -4429,7 +4432,7 @@ def write_part(part: dict[str, Any]) -> str:
     text = json.dumps(part, ensure_ascii=False)
     return text if payload is None else f'{text[:-1]}, "payload": {payload}}}'
 $python$),
-('composite.trial', '6a6a8bd6ae204ff6', $python$
+('composite.trial', '7b0d2466e33d3f5a', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -4639,7 +4642,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '6a6a8bd6ae204ff6', $python$
+('composite.windows', '7b0d2466e33d3f5a', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -4840,7 +4843,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '6a6a8bd6ae204ff6', $python$
+('composite.wire', '7b0d2466e33d3f5a', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -4910,9 +4913,8 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
         return origin, None
     name, broker = origin.split(ELSEWHERE)
     return name, broker
-
 $python$),
-('filter_literals', '6a6a8bd6ae204ff6', $python$
+('filter_literals', '7b0d2466e33d3f5a', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -4998,7 +5000,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '6a6a8bd6ae204ff6', $python$
+('filter_names', '7b0d2466e33d3f5a', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5112,7 +5114,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '6a6a8bd6ae204ff6', $python$
+('filter_text', '7b0d2466e33d3f5a', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -5379,7 +5381,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '6a6a8bd6ae204ff6', $python$
+('in_select', '7b0d2466e33d3f5a', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -5479,7 +5481,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '6a6a8bd6ae204ff6', $python$
+('keywords', '7b0d2466e33d3f5a', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -5551,7 +5553,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '6a6a8bd6ae204ff6', $python$
+('lexer', '7b0d2466e33d3f5a', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -5897,7 +5899,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '6a6a8bd6ae204ff6', $python$
+('safe_filter', '7b0d2466e33d3f5a', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6198,7 +6200,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '6a6a8bd6ae204ff6', $python$
+('statement_composite', '7b0d2466e33d3f5a', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6293,7 +6295,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '6a6a8bd6ae204ff6', $python$
+('statement_reader', '7b0d2466e33d3f5a', $python$
 """Read a statement word by word."""
 
 import re
@@ -6511,7 +6513,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '6a6a8bd6ae204ff6', $python$
+('statement_text', '7b0d2466e33d3f5a', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -6789,7 +6791,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '6a6a8bd6ae204ff6', $python$
+('token_lists', '7b0d2466e33d3f5a', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7023,7 +7025,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '6a6a8bd6ae204ff6', $python$
+('whole_row', '7b0d2466e33d3f5a', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7122,7 +7124,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "6a6a8bd6ae204ff6"
+digest = "7b0d2466e33d3f5a"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7229,7 +7231,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "6a6a8bd6ae204ff6"
+digest = "7b0d2466e33d3f5a"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7329,7 +7331,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "6a6a8bd6ae204ff6"
+digest = "7b0d2466e33d3f5a"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7419,7 +7421,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "6a6a8bd6ae204ff6"
+digest = "7b0d2466e33d3f5a"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7511,7 +7513,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "6a6a8bd6ae204ff6"
+digest = "7b0d2466e33d3f5a"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7624,7 +7626,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "6a6a8bd6ae204ff6"
+digest = "7b0d2466e33d3f5a"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7709,7 +7711,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "6a6a8bd6ae204ff6"
+digest = "7b0d2466e33d3f5a"
 # Each behind those that it imports.
 names = [
     "lexer",

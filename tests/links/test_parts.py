@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from random import Random
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, refused, rows, value
@@ -17,7 +15,7 @@ PARTS = "select name from pgps.event_types where name like 'pgps\\_part\\_%'"
 CONTEXTS = ("unrestricted", "recent", "chronicle", "continuous", "cumulative")
 
 
-def found(broker: Broker, name: str) -> list[list[tuple[str, int | None]]]:
+def found(broker: Broker, name: str) -> list[list[list[str | None]]]:
     """Return what is in each occurrence, in order: the names and the numbers of events, null for ticks."""
     query = (
         "select (select jsonb_agg(jsonb_build_array(p ->> 'as', p -> 'payload' ->> 'n') order by o)"

@@ -50,7 +50,9 @@ class Stage:
                 make_type(broker.admin, name, "n integer, k integer")
         call(self.home.admin, "create_link", "to_ward", self.ward.dsn)
         self.running: dict[str, WorkerProcess] = {m.name: workers(m.dsn) for m in (self.home, self.ward)}
-        routed = "select count(*) from pgps_internal.carried join pgps_internal.event_type using (type_id) where name = 'n'"
+        routed = (
+            "select count(*) from pgps_internal.carried join pgps_internal.event_type using (type_id) where name = 'n'"
+        )
         wait_until(lambda: value(self.home.admin, routed) > 0, timeout=WAIT, what="the ward's types are known")
         parents = "select count(*) from pgps_internal.origin where parent is not null"
         wait_until(lambda: value(self.home.admin, parents) > 0, timeout=WAIT, what="the path to the ward")
@@ -61,7 +63,9 @@ class Stage:
                     partition_by="k", max_open=1000, auditable=True,
                 )  # fmt: skip
         answered = "select count(*) from pgps_internal.composite_part where answered"
-        wait_until(lambda: value(self.home.admin, answered) == len(DEFINITIONS), timeout=WAIT, what="the ward's answers")
+        wait_until(
+            lambda: value(self.home.admin, answered) == len(DEFINITIONS), timeout=WAIT, what="the ward's answers"
+        )
         self.parts = column(self.home.admin, PARTS)
         # From here on what is detected at the ward comes.
         active = (
@@ -69,7 +73,9 @@ class Stage:
             " join pgps_internal.event_type t using (type_id) where t.name = any (%s) and a.is_confirmed"
         )
         wait_until(
-            lambda: value(self.home.admin, active, [self.parts]) >= len(self.parts), timeout=WAIT, what="filters in force"
+            lambda: value(self.home.admin, active, [self.parts]) >= len(self.parts),
+            timeout=WAIT,
+            what="filters in force",
         )
 
     def publish(self, kind: str, number: int, k: int) -> None:
@@ -82,14 +88,10 @@ class Stage:
         for member, names in ((self.ward, "abn"), (self.home, "cd")):
             if any(crossed(member, name) != self.published[name] for name in names) or lag(member):
                 return False
-        detected = dict(rows(self.ward.admin, "select name, detected from pgps.composite_events"))
-        return (
-            all(
-                detected[part] == crossed(self.ward, part) == crossed(self.home, part)
-                for part in self.parts
-            )
-            and not lag(self.home)
-        )
+        detected: dict[str, int] = dict(rows(self.ward.admin, "select name, detected from pgps.composite_events"))
+        return all(
+            detected[part] == crossed(self.ward, part) == crossed(self.home, part) for part in self.parts
+        ) and not lag(self.home)
 
     def wait(self) -> None:
         wait_until(self.is_still, timeout=WAIT, what="all is taken")

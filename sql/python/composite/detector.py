@@ -188,7 +188,9 @@ class Run:
             for name, key in matches:
                 node = names[name]
                 if event.told is not None:
-                    found.setdefault(key, []).append((point, name, read_occurrence(node, event.told, event.origin or "")))
+                    found.setdefault(key, []).append(
+                        (point, name, read_occurrence(node, event.told, event.origin or ""))
+                    )
                     continue
                 start, end = point, point
                 moment = node.expression.moment

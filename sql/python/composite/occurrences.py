@@ -44,7 +44,8 @@ def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[st
     """Return what an occurrence is made of, in order of time; `at` and `tick` are microseconds since 1970.
 
     An event is {as, event_type, origin, event_id, at, payload}, a tick {as, tick}; `as` is the alias, else the type
-    or the operator. An event that never came here has the number that it has at a broker, which is named, too. Raises SqlTextError 54000 for more than 100,000.
+    or the operator. Of an event that never came here, event_id is its number at a broker, which is named, too.
+    Raises SqlTextError 54000 for more than 100,000.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for part, one in named_parts(definition.expression, occurrence):

@@ -60,7 +60,7 @@ class Planner:
         behind = {place for number in numbers for place in self.places[number] or [HERE]}
         if len(behind) == 1 and HERE not in behind:
             (place,) = behind
-            reason = self.obstacle(expression, node, numbers, place)
+            reason = self.obstacle(node, numbers, place)
             if reason is None:
                 self.parts.setdefault(place, []).append(Part(expression, node, first))
                 return
@@ -70,7 +70,7 @@ class Planner:
             self.walk(inner, child, first)
             first += len(leaves(inner))
 
-    def obstacle(self, expression: Expression, node: Node, numbers: range, place: str) -> Optional[str]:
+    def obstacle(self, node: Node, numbers: range, place: str) -> Optional[str]:
         """Return why a sub-expression behind a neighbour has to be detected here, None when it has not."""
         if self.given.get("time_basis") == "event":
             return "in event time all sources are put in order at one place"

@@ -67,4 +67,3 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
         return origin, None
     name, broker = origin.split(ELSEWHERE)
     return name, broker
-

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 from tests.fix_broker import call, column, make_type, rows, value
+from tests.fix_clock import Clock
 from tests.links.conftest import brokers  # noqa: F401 - a fixture
 from tests.links.rig import Broker, Link, linked, open_link, settle
 
@@ -112,3 +114,51 @@ def test_consumers_come_late_and_go_and_come_back(brokers: Callable[[int], list[
         publish(coconut, "e1")
         come(everybody, links)
         assert parts(manatee, "g_e1") == [["e1"], ["e1"]]
+
+
+def test_each_application_detects_its_part_of_one_definition(
+    brokers: Callable[[int], list[Broker]],  # noqa: F811
+) -> None:
+    """Figure 4.6 in one expression: S detects SOR and T detects TAND, though only V has defined anything."""
+    s, t, v = everybody = brokers(3)
+    for broker, names in ((s, ("l1", "l2")), (t, ("m1", "m3"))):
+        for name in names:
+            make_type(broker.admin, name)
+    clocks = [Clock(broker.admin) for broker in everybody]
+    with linked([(s, v), (t, v)]) as links:
+        settle(everybody, links)
+        options = {"scope": "global", "context": "chronicle", "max_open": 10}
+        call(v.admin, "create_composite_event", "g_and", "(l1 or l2) and (m1 and (m1 ; m3))", **options)
+        # S wants what happens at T, which is not its neighbour; the paper's server has no P*.
+        call(s.admin, "create_composite_event", "g_star", "P*(m1, '10 s', m3)", **options)
+        settle(everybody, links)
+        plan = "select expression, broker, forwards from pgps.plan_composite_event(%s) where cardinality(parts) > 0"
+        tand = "m1 and m1 ; m3"
+        assert sorted(rows(v.admin, plan, ["g_and"])) == sorted(
+            [(f"(l1 or l2) and ({tand})", "c", None), ("l1 or l2", "a", "a"), (tand, "b", "b"), ("m1 ; m3", "b", None)]
+        )
+        assert rows(s.admin, plan, ["g_star"]) == [("P*(m1, '10 s', m3)", "c", "c")]
+        asked = "select name from pgps.composite_events where name like 'pgps\\_part\\_%%'"
+        (relayed,) = column(v.admin, asked)
+        assert rows(v.admin, plan, [relayed]) == [("P*(m1, '10 s', m3)", "b", "b")]
+        publish(s, "l1")
+        publish(t, "m1")
+        come(everybody, links)
+        for clock in clocks:
+            clock.advance("25 s")
+        publish(t, "m3", "m1")
+        come(everybody, links)
+        publish(s, "l2")
+        come(everybody, links)
+        assert parts(v, "g_and") == [["l1", "m1", "m3", "m1"]]
+        constituents = f"select constituents from pgps_entry.log_{type_id(s, 'g_star')}"
+        (found,) = column(s.admin, constituents)
+        began, *ticks, ended = found
+        passed = datetime.fromisoformat(ended["at"]) - datetime.fromisoformat(began["at"])
+        assert [one["as"] for one in (began, ended)] == ["m1", "m3"]
+        assert [one["as"] for one in ticks] == ["tick"] * (passed // timedelta(seconds=10)) != []
+        # The number of an event that stayed at its broker is the one that it has there.
+        numbers = column(t.admin, f"select pgps_event_id from pgps_entry.log_{type_id(t, 'm3')}")
+        assert [ended[name] for name in ("origin", "broker", "event_id")] == ["b", "b", *numbers]
+        assert [held(v, name) for name in ("l1", "l2", "m1", "m3")] == [0] * 4
+        assert [held(s, name) for name in ("m1", "m3")] == [0] * 2

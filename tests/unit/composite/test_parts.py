@@ -17,7 +17,7 @@ from composite.matching import Matcher
 from composite.occurrences import constituents
 from composite.points import Event, time_of
 from composite.syntax import print_expression
-from composite.wire import read_occurrence, write_occurrence, write_point
+from composite.wire import write_occurrence, write_point
 from tests.unit.composite.histories import CONTEXTS
 from tests.unit.composite.test_oracle import EXAMPLES, SEEDS, random_expression, stories, walk
 
@@ -30,7 +30,12 @@ def planned(expression: str, barred: dict[int, str] | None = None, **given: Any)
     definition = define("it", expression, **given)
     types = [part.type for part in walk(definition.expression) if part.op == "leaf"]
     where = {"a": ["7"], "b": ["7"], "n": ["8"], "m": ["", "7"]}
-    told = {"expression": expression, **given, "refusing": {}, "barred": [(barred or {}).get(i) for i in range(len(types))]}
+    told = {
+        "expression": expression,
+        **given,
+        "refusing": {},
+        "barred": [(barred or {}).get(i) for i in range(len(types))],
+    }
     return describe_composite(json.dumps(told | {"places": [where.get(name, [""]) for name in types]}))
 
 
@@ -71,7 +76,10 @@ def shown(place: Place) -> list[Any]:
             time_of(one.point),
             time_of(one.occurrence[1]),
             time_of(one.occurrence[2]),
-            [(part["as"], part.get("event_id"), part.get("tick")) for part in constituents(place.definition, one.occurrence)],
+            [
+                (part["as"], part.get("event_id"), part.get("tick"))
+                for part in constituents(place.definition, one.occurrence)
+            ],
         )
         for one in place.found
     ]
@@ -105,7 +113,9 @@ def test_parts_find_what_the_whole_finds(context: str, seed: int) -> None:
         event = Event(position * LEAST, time, kind, f'"{kind}{position}"', id=position * LEAST, origin="x")
         whole.take([event], time)
         # Each place has all that was before before this comes.
-        here.take(told(there, there.take([event] if kind in THERE else [], time), part["nodes"], position * LEAST), time)
+        here.take(
+            told(there, there.take([event] if kind in THERE else [], time), part["nodes"], position * LEAST), time
+        )
         if kind not in THERE:
             here.take([event], time)
     time += random.choice([0, 3, 30])
@@ -113,3 +123,45 @@ def test_parts_find_what_the_whole_finds(context: str, seed: int) -> None:
     here.take(told(there, there.take([], time), part["nodes"], 20 * LEAST), time)
     here.take([], time)
     assert shown(here) == shown(whole), text
+
+
+@pytest.mark.parametrize(
+    ("expression", "options", "asked", "reasons"),
+    [
+        ("a ; b", {}, [("7", "a ; b")], []),
+        ("a", {}, [], []),
+        ("c ; d", {}, [], []),
+        ("(a ; b) and c", {}, [("7", "a ; b")], []),
+        ("(a ; n) and c", {}, [], []),
+        ("(a or b) ; (n ; n y)", {}, [("7", "a or b"), ("8", "n ; n y")], []),
+        ("A*(repeat(a, 2), c, b)", {}, [("7", "repeat(a, 2) or b")], []),
+        ("(a ; b) and a x", {}, [("7", "a ; b and a x")], []),
+        ("((a ; b) and c) or a x", {}, [], ["its events stand at other places of the expression, too"]),
+        (
+            "(a ; b) and m",
+            {},
+            [],
+            ["other events of the expression come by that neighbour, too, and are to stay in order"],
+        ),
+        ("(a ; b) or every('5 s')", {}, [], ["clocks and transactions are those of this broker"]),
+        ("(a ; b) or (c and commit)", {}, [], ["clocks and transactions are those of this broker"]),
+        ("a ; b", {"time_basis": "event"}, [], ["in event time all sources are put in order at one place"]),
+        ("a ; b", {"filter": "a.x < b.x"}, [], ["a condition of its filter is asked here"]),
+        ("(a ; b) and c", {"filter": "a.x < c.x"}, [("7", "a ; b")], []),
+        ("a ; b", {"barred": {1: "not this one"}}, [], ["not this one"]),
+        ("(a ; b) and repeat(n, 2)", {"barred": {1: "not this one"}}, [("8", "repeat(n, 2)")], ["not this one"]),
+    ],
+)
+def test_the_largest_parts_behind_one_neighbour_are_asked_for(
+    expression: str, options: dict[str, Any], asked: list[tuple[str, str]], reasons: list[str]
+) -> None:
+    plan = planned(expression, **options)
+    assert [(part["place"], part["given"]["expression"]) for part in plan["parts"]] == asked
+    assert sorted(set(plan["reasons"].values())) == reasons
+
+
+def test_a_part_has_the_keys_of_its_leaves() -> None:
+    (part,) = planned("(c ; a) and (b ; b z)", partition_by='k, (l), "M m", j', within="5 s")["parts"]
+    assert part["leaves"] == [1, 2, 3]
+    assert part["given"]["partition_by"] == '(l), ("M m"), (j)'
+    assert part["given"]["within"] == "5 s"
