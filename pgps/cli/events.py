@@ -122,7 +122,9 @@ def export(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Composite events; all.")] = None,
 ) -> None:
     """Write definitions of composite events, and the sources that they may name, as JSON on stdout."""
-    chosen = [found(session, name) for name in names] if names else session.rows(_catalogue.composite_events())
+    # What is detected for neighbours is asked for by them.
+    every = [row for row in session.rows(_catalogue.composite_events()) if not row["name"].startswith("pgps_part_")]
+    chosen = [found(session, name) for name in names] if names else every
     definitions = {
         "sources": session.rows(_catalogue.event_sources()),
         "composite_events": [{key: row[key] for key in GIVEN if row[key] is not None} for row in chosen],

@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '7b0d2466e33d3f5a', $python$
+('attribute_list', '37cfdba6539b4ebb', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '7b0d2466e33d3f5a', $python$
+('callback_text', '37cfdba6539b4ebb', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '7b0d2466e33d3f5a', $python$
+('calling', '37cfdba6539b4ebb', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -375,7 +375,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '7b0d2466e33d3f5a', $python$
+('composite.coupled', '37cfdba6539b4ebb', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -561,7 +561,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '7b0d2466e33d3f5a', $python$
+('composite.definition', '37cfdba6539b4ebb', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -796,7 +796,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '7b0d2466e33d3f5a', $python$
+('composite.described', '37cfdba6539b4ebb', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -933,7 +933,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '7b0d2466e33d3f5a', $python$
+('composite.detector', '37cfdba6539b4ebb', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1297,7 +1297,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '7b0d2466e33d3f5a', $python$
+('composite.entry', '37cfdba6539b4ebb', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1315,7 +1315,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.graph', '7b0d2466e33d3f5a', $python$
+('composite.graph', '37cfdba6539b4ebb', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1542,7 +1542,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '7b0d2466e33d3f5a', $python$
+('composite.keys', '37cfdba6539b4ebb', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1612,7 +1612,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '7b0d2466e33d3f5a', $python$
+('composite.keystate', '37cfdba6539b4ebb', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -1755,7 +1755,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', '7b0d2466e33d3f5a', $python$
+('composite.matching', '37cfdba6539b4ebb', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -1825,7 +1825,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '7b0d2466e33d3f5a', $python$
+('composite.memo', '37cfdba6539b4ebb', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -1891,7 +1891,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '7b0d2466e33d3f5a', $python$
+('composite.occurrences', '37cfdba6539b4ebb', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -1980,7 +1980,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '7b0d2466e33d3f5a', $python$
+('composite.ordering', '37cfdba6539b4ebb', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2084,7 +2084,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '7b0d2466e33d3f5a', $python$
+('composite.pairing', '37cfdba6539b4ebb', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2349,7 +2349,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '7b0d2466e33d3f5a', $python$
+('composite.parser', '37cfdba6539b4ebb', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2684,7 +2684,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '7b0d2466e33d3f5a', $python$
+('composite.parts', '37cfdba6539b4ebb', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -2819,7 +2819,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
     """Return {parts, reasons}: see Planner."""
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '7b0d2466e33d3f5a', $python$
+('composite.points', '37cfdba6539b4ebb', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -2943,7 +2943,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '7b0d2466e33d3f5a', $python$
+('composite.queries', '37cfdba6539b4ebb', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 from time import monotonic
@@ -3092,7 +3092,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '7b0d2466e33d3f5a', $python$
+('composite.rows', '37cfdba6539b4ebb', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3181,7 +3181,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.server', '7b0d2466e33d3f5a', $python$
+('composite.server', '37cfdba6539b4ebb', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3205,8 +3205,7 @@ from composite.points import BEFORE, Event, Idle, point_of, time_of
 from composite.queries import DUE_KEYS, KEYS, OPEN_ROWS, Queries
 from composite.rows import HELD, KeyRow, Row
 from composite.stepping import Found
-from composite.told import write_parts
-from composite.wire import write_occurrence, write_point
+from composite.told import tell_part, write_parts
 
 EVENT_BITS = 48  # of a position; above them is the number of the batch
 GRAPHS_KEPT = 5000
@@ -3568,23 +3567,8 @@ def tell(subject: Subject) -> Iterable[dict[str, Any]]:
         if named:
             told["bound"] = write_given(bind(definition, one))
         yield told
-
-
-def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
-    """Return what was detected for a neighbour, as it travels; it has asked for the sub-expressions of these names."""
-    one = found.occurrence
-    while one[3].name not in asked:
-        (one,) = (member for group in one[4] for member in group)
-    key = None if found.key == () else found.key
-    told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
-    return {
-        "starts": time_of(one[1]),
-        "ends": time_of(one[2]),
-        "detected": time_of(found.point),
-        "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
-    }
 $python$),
-('composite.stepping', '7b0d2466e33d3f5a', $python$
+('composite.stepping', '37cfdba6539b4ebb', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -3807,7 +3791,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.syntax', '7b0d2466e33d3f5a', $python$
+('composite.syntax', '37cfdba6539b4ebb', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -3912,7 +3896,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '7b0d2466e33d3f5a', $python$
+('composite.takeover', '37cfdba6539b4ebb', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -3995,7 +3979,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '7b0d2466e33d3f5a', $python$
+('composite.texts', '37cfdba6539b4ebb', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4198,7 +4182,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '7b0d2466e33d3f5a', $python$
+('composite.times', '37cfdba6539b4ebb', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -4400,7 +4384,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '7b0d2466e33d3f5a', $python$
+('composite.told', '37cfdba6539b4ebb', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -4409,8 +4393,10 @@ from typing import Any
 
 from composite.definition import Definition
 from composite.occurrences import constituents
-from composite.points import Occurrence
+from composite.points import Occurrence, time_of
+from composite.stepping import Found
 from composite.times import EPOCH
+from composite.wire import write_occurrence, write_point
 
 
 def moment(at: int) -> str:
@@ -4431,8 +4417,23 @@ def write_part(part: dict[str, Any]) -> str:
             part[name] = moment(part[name])
     text = json.dumps(part, ensure_ascii=False)
     return text if payload is None else f'{text[:-1]}, "payload": {payload}}}'
+
+
+def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
+    """Return what was detected for a neighbour, as it travels; it has asked for the sub-expressions of these names."""
+    one = found.occurrence
+    while one[3].name not in asked:
+        (one,) = (member for group in one[4] for member in group)
+    key = None if found.key == () else found.key
+    told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
+    return {
+        "starts": time_of(one[1]),
+        "ends": time_of(one[2]),
+        "detected": time_of(found.point),
+        "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
+    }
 $python$),
-('composite.trial', '7b0d2466e33d3f5a', $python$
+('composite.trial', '37cfdba6539b4ebb', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -4642,7 +4643,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '7b0d2466e33d3f5a', $python$
+('composite.windows', '37cfdba6539b4ebb', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -4843,7 +4844,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '7b0d2466e33d3f5a', $python$
+('composite.wire', '37cfdba6539b4ebb', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -4914,7 +4915,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '7b0d2466e33d3f5a', $python$
+('filter_literals', '37cfdba6539b4ebb', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5000,7 +5001,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '7b0d2466e33d3f5a', $python$
+('filter_names', '37cfdba6539b4ebb', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5114,7 +5115,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '7b0d2466e33d3f5a', $python$
+('filter_text', '37cfdba6539b4ebb', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -5381,7 +5382,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '7b0d2466e33d3f5a', $python$
+('in_select', '37cfdba6539b4ebb', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -5481,7 +5482,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '7b0d2466e33d3f5a', $python$
+('keywords', '37cfdba6539b4ebb', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -5553,7 +5554,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '7b0d2466e33d3f5a', $python$
+('lexer', '37cfdba6539b4ebb', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -5899,7 +5900,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '7b0d2466e33d3f5a', $python$
+('safe_filter', '37cfdba6539b4ebb', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6200,7 +6201,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '7b0d2466e33d3f5a', $python$
+('statement_composite', '37cfdba6539b4ebb', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6295,7 +6296,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '7b0d2466e33d3f5a', $python$
+('statement_reader', '37cfdba6539b4ebb', $python$
 """Read a statement word by word."""
 
 import re
@@ -6513,7 +6514,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '7b0d2466e33d3f5a', $python$
+('statement_text', '37cfdba6539b4ebb', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -6791,7 +6792,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '7b0d2466e33d3f5a', $python$
+('token_lists', '37cfdba6539b4ebb', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7025,7 +7026,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '7b0d2466e33d3f5a', $python$
+('whole_row', '37cfdba6539b4ebb', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7124,7 +7125,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "7b0d2466e33d3f5a"
+digest = "37cfdba6539b4ebb"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7231,7 +7232,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "7b0d2466e33d3f5a"
+digest = "37cfdba6539b4ebb"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7331,7 +7332,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "7b0d2466e33d3f5a"
+digest = "37cfdba6539b4ebb"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7421,7 +7422,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "7b0d2466e33d3f5a"
+digest = "37cfdba6539b4ebb"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7513,7 +7514,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "7b0d2466e33d3f5a"
+digest = "37cfdba6539b4ebb"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7626,7 +7627,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "7b0d2466e33d3f5a"
+digest = "37cfdba6539b4ebb"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7711,7 +7712,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "7b0d2466e33d3f5a"
+digest = "37cfdba6539b4ebb"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fix_broker import call, column, make_type, refused, rows, value
-from tests.links.rig import Broker, Link, linked, settle
+from tests.links.rig import Broker, Link, linked, open_link, settle
 
 PLAN = "select expression, broker, forwards, reason from pgps.plan_composite_event('{}') where cardinality(parts) > 0"
 PARTS = "select name from pgps.event_types where name like 'pgps\\_part\\_%'"
@@ -216,3 +216,25 @@ def test_when_the_link_is_dropped_the_part_goes_on_here(scene: Scene) -> None:
         rows(scene.home.admin, f"insert into pgps_event.{kind} (n) values (%s)", [number])
         settle([scene.home], [])
     assert found(scene.home, "it") == [[["a", "1"], ["b", "2"]], [["a", "3"], ["b", "4"]]]
+
+
+def test_a_neighbour_or_this_broker_is_restored_and_goes_on(scene: Scene, copied: Callable[[Broker], Broker]) -> None:
+    scene.create("it", "a ; b", context="chronicle", max_open=10, auditable=True)
+    scene.publish("a", 1)
+    for name in ("ward", "home"):
+        scene.links[0].close()
+        backup = copied(getattr(scene, name))
+        call(backup.admin, "resume_links", "restored")
+        setattr(scene, name, backup)
+        if name == "ward":
+            call(scene.home.admin, "alter_link", "to_b", backup.dsn)
+        scene.links[0] = open_link(scene.home, scene.ward, "to_b")
+        scene.settle()
+    scene.publish("b", 2)
+    scene.publish("a", 3)
+    scene.publish("b", 4)
+    assert scene.compare("it") == [2]
+    assert scene.plan("it") == [("a ; b", "b", "b", None)]
+    assert [crossed(scene.home, name) for name in "ab"] == [0, 0]
+    # Its brokers are gone before the scene is.
+    scene.links.pop().close()

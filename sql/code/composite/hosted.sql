@@ -75,10 +75,19 @@ begin
         'zone', coalesce(v_args ->> 'zone', 'UTC'));
     perform pgps_internal.check_composite_args(v_role, v_args);
     v_parsed := pgps_internal.describe(v_role, v_args);
+    if exists (select from jsonb_array_elements_text(host_part.body -> 'nodes') n
+            where not v_parsed -> 'nodes' @> jsonb_build_array(jsonb_build_object('name', n))) then
+        raise exception 'the expression means something else here' using errcode = '55000',
+            hint = 'The two brokers run different releases: pgps upgrade DSN';
+    end if;
     v_args := v_args || jsonb_build_object('without', (host_part.neighbour).broker_id,
         'constant_types', pgps_internal.host_leaves(host_part.neighbour, host_part.body, v_parsed));
     return (pgps_internal.make_composite(v_role, host_part.body ->> 'name', v_args, v_parsed,
-        host_part.body -> 'environment' || '{"search_path": "pg_catalog, pg_temp"}')).composite_id;
+        -- Of its settings those by which constants are read, and nothing else.
+        jsonb_build_object('search_path', 'pg_catalog, pg_temp',
+            'timezone', coalesce(host_part.body #>> '{environment,timezone}', 'UTC'),
+            'datestyle', coalesce(host_part.body #>> '{environment,datestyle}', 'ISO, MDY'),
+            'intervalstyle', coalesce(host_part.body #>> '{environment,intervalstyle}', 'postgres')))).composite_id;
 end
 $$;
 comment on function pgps_internal.host_part(pgps_internal.neighbour, jsonb) is
@@ -118,7 +127,7 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_part(pgps_internal.neighbour, jsonb) is
-'Handles what a neighbour asks to be detected for it: makes it, changes what has changed, or notes why it does not do it';
+'Handles what a neighbour asks to be detected for it: makes it, changes what has changed, or notes why not';
 
 create or replace function pgps_internal.last_reset(body jsonb) returns bigint
 language sql immutable

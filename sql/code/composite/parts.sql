@@ -1,5 +1,5 @@
--- Parts of composite events that a neighbour detects (decision 48): the largest sub-expressions whose events all come by
--- it. It publishes what it detects as events of a type of their own, and only these cross the link.
+-- Parts of composite events that a neighbour detects (decision 48): the largest sub-expressions whose events all come
+-- by it. It publishes what it detects as events of a type of their own, and only these cross the link.
 -- Locks: the row of the composite event; the turn of routes, when a neighbour answers; those of creating an event type.
 -- Writes: composite_leaf, composite_part, neighbour.
 

@@ -69,7 +69,8 @@ begin
             select distinct p.broker, case when a.node is null then p.neighbour else a.forwards end as neighbour
             from place p where n.op = 'leaf' and n.leaves @> to_jsonb(p.leaf)
             union all
-            select coalesce(a.broker, p.broker), a.forwards from pgps_internal.progress p where n.op <> 'leaf') w on true);
+            select coalesce(a.broker, p.broker), a.forwards from pgps_internal.progress p
+            where n.op <> 'leaf') w on true);
 end
 $$;
 comment on function pgps_internal.do_plan_composite(name, jsonb) is 'See pgps.plan_composite_event';

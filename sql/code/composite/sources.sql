@@ -101,7 +101,7 @@ as $$
     where s.name = source_of.source and source_of.sources is null
 $$;
 comment on function pgps_internal.source_of(text, jsonb) is
-'A source of this broker or, with sources (their brokers by name), of the neighbour that has asked for a composite event';
+'A source of this broker or, with sources (their brokers by name), of the neighbour that asks for a composite event';
 
 create or replace function pgps_internal.sources_of(composite_id bigint) returns jsonb
 language sql stable

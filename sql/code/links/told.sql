@@ -73,9 +73,8 @@ begin
     union all
     select 'attach', o.origin_id::text,
         jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
-    from pgps_internal.origin o
-    where o.parent = v_id and exists (select from unnest(should_know.interests) i where i.origin_id = o.origin_id
-        and i.neighbour_id is distinct from v_id)
+    from pgps_internal.origin o where o.parent = v_id and exists (select from unnest(should_know.interests) i
+        where i.origin_id = o.origin_id and i.neighbour_id is distinct from v_id)
     union all
     -- Origins and filters of the neighbour that are in force here.
     select 'active', concat(a.origin_id, ' ', w.known_as),
@@ -88,8 +87,7 @@ begin
         or exists (select from pgps_internal.activation c where c.origin_id = a.origin_id and c.key = w.key))
     union all
     select l.* from pgps_internal.lows(v_id) l where (should_know.neighbour).direction <> 'out'
-    union all
-    select r.* from pgps_internal.tells(should_know.neighbour) r;
+    union all select r.* from pgps_internal.tells(should_know.neighbour) r;
 end
 $$;
 comment on function pgps_internal.should_know(pgps_internal.neighbour, pgps_internal.interest[]) is

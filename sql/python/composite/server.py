@@ -21,8 +21,7 @@ from composite.points import BEFORE, Event, Idle, point_of, time_of
 from composite.queries import DUE_KEYS, KEYS, OPEN_ROWS, Queries
 from composite.rows import HELD, KeyRow, Row
 from composite.stepping import Found
-from composite.told import write_parts
-from composite.wire import write_occurrence, write_point
+from composite.told import tell_part, write_parts
 
 EVENT_BITS = 48  # of a position; above them is the number of the batch
 GRAPHS_KEPT = 5000
@@ -384,18 +383,3 @@ def tell(subject: Subject) -> Iterable[dict[str, Any]]:
         if named:
             told["bound"] = write_given(bind(definition, one))
         yield told
-
-
-def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
-    """Return what was detected for a neighbour, as it travels; it has asked for the sub-expressions of these names."""
-    one = found.occurrence
-    while one[3].name not in asked:
-        (one,) = (member for group in one[4] for member in group)
-    key = None if found.key == () else found.key
-    told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
-    return {
-        "starts": time_of(one[1]),
-        "ends": time_of(one[2]),
-        "detected": time_of(found.point),
-        "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
-    }
