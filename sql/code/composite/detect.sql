@@ -148,7 +148,8 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     with c as (
-        select c.*, step_job.composites[w.place] as whole, s.state_id as step_state, s.batch_id, s.ordering, s.heard,
+        select c.*, step_job.composites[w.place] as whole, exists (select from pgps_internal.composite_part p
+                where p.composite_id = c.composite_id) as has_parts, s.state_id as step_state, s.batch_id, s.ordering, s.heard,
             s.open, w.upto, w.is_last
         from unnest(step_job.uptos, step_job.are_last) with ordinality w(upto, is_last, place)
         cross join lateral (select (step_job.composites[w.place]).*) c
@@ -174,7 +175,8 @@ as $$
             'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
             'timed', (c.parsed ->> 'timed')::boolean or c.time_basis = 'event',
             'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
-            'parts', pgps_internal.parts_of(c.whole), 'part_types', pgps_internal.part_types(c.composite_id),
+            'parts', case when c.has_parts then pgps_internal.parts_of(c.whole) end,
+            'part_types', case when c.has_parts then pgps_internal.part_types(c.composite_id) end,
             'asked', (select h.asked -> 'nodes' from pgps_internal.hosted_part h
                 where h.composite_id = c.composite_id),
             'broker', (select p.broker from pgps_internal.progress p),

@@ -109,7 +109,9 @@ as $$
     select jsonb_agg(case when s.name is not null
         then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf)
     from pgps_internal.composite_leaf l join pgps_internal.composite c using (composite_id)
-    left join lateral pgps_internal.source_of(l.source, c.sources) s on true
+    -- Most leaves have no source, and none is looked for.
+    left join lateral (select x.* from pgps_internal.source_of(l.source, c.sources) x where l.source is not null) s
+        on true
     where l.composite_id = sources_of.composite_id
 $$;
 comment on function pgps_internal.sources_of(bigint) is

@@ -97,7 +97,7 @@ def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
     if known is None or known.version != job["version"]:
         definition = define_from(job["given"])
         # What comes in parts does not end where it comes.
-        (graph,) = build([definition], [*job["intervals"], *job["part_types"]])
+        (graph,) = build([definition], [*job["intervals"], *(job["part_types"] or ())])
         nodes = leaf_nodes(definition, graph)
         known = Known(job["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
         if len(graphs) >= GRAPHS_KEPT:
