@@ -149,8 +149,8 @@ set search_path = pg_catalog, pg_temp
 as $$
     with c as (
         select c.*, step_job.composites[w.place] as whole, exists (select from pgps_internal.composite_part p
-                where p.composite_id = c.composite_id) as has_parts, s.state_id as step_state, s.batch_id, s.ordering, s.heard,
-            s.open, w.upto, w.is_last
+                where p.composite_id = c.composite_id) as has_parts,
+            s.state_id as step_state, s.batch_id, s.ordering, s.heard, s.open, w.upto, w.is_last
         from unnest(step_job.uptos, step_job.are_last) with ordinality w(upto, is_last, place)
         cross join lateral (select (step_job.composites[w.place]).*) c
         left join lateral (select (step_job.steps[w.place]).*) s on true
