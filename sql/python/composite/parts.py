@@ -129,5 +129,14 @@ def walk_nodes(node: Node) -> Iterator[Node]:
 
 
 def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> dict[str, Any]:
-    """Return {parts, reasons}: see Planner."""
+    """Return {parts, reasons}: see Planner; raises SqlTextError 22023 when a place is not said for each leaf."""
+    count = len(leaves(definition.expression))
+    lists = (given["places"], given.get("barred"))
+    if not all(isinstance(one, list) and len(one) == count for one in lists) or not all(
+        isinstance(places, list) and all(isinstance(place, str) for place in places) for places in given["places"]
+    ):
+        message = "places and barred are not arrays with an item for each leaf"
+        raise SqlTextError(message, 1, "Use pgps.plan_composite_event.", sqlstate="22023")
+    if not isinstance(given.get("refusing"), dict):
+        raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()

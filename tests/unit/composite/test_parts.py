@@ -18,6 +18,7 @@ from composite.occurrences import constituents
 from composite.points import Event, time_of
 from composite.syntax import print_expression
 from composite.wire import write_occurrence, write_point
+from lexer import SqlTextError
 from tests.unit.composite.histories import CONTEXTS
 from tests.unit.composite.test_oracle import EXAMPLES, SEEDS, random_expression, stories, walk
 
@@ -165,3 +166,11 @@ def test_a_part_has_the_keys_of_its_leaves() -> None:
     assert part["leaves"] == [1, 2, 3]
     assert part["given"]["partition_by"] == '(l), ("M m"), (j)'
     assert part["given"]["within"] == "5 s"
+
+
+@pytest.mark.parametrize("told", [{"places": 1}, {"places": [[""]], "barred": [None]}, {"places": [[""], [1]]}])
+def test_places_that_are_none_are_refused(told: dict[str, Any]) -> None:
+    with pytest.raises(SqlTextError, match="places and barred are not arrays"):
+        describe_composite(json.dumps({"expression": "a ; b", "barred": [None, None], "refusing": {}} | told))
+    with pytest.raises(SqlTextError, match="refusing is not an object"):
+        describe_composite(json.dumps({"expression": "a", "places": [[""]], "barred": [None], "refusing": 1}))
