@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '29940ede68f63211', $python$
+('attribute_list', 'e6cd2aeda119a1ef', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '29940ede68f63211', $python$
+('callback_text', 'e6cd2aeda119a1ef', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '29940ede68f63211', $python$
+('calling', 'e6cd2aeda119a1ef', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -375,7 +375,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '29940ede68f63211', $python$
+('composite.coupled', 'e6cd2aeda119a1ef', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -561,7 +561,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '29940ede68f63211', $python$
+('composite.definition', 'e6cd2aeda119a1ef', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -796,7 +796,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '29940ede68f63211', $python$
+('composite.described', 'e6cd2aeda119a1ef', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -933,7 +933,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '29940ede68f63211', $python$
+('composite.detector', 'e6cd2aeda119a1ef', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1297,7 +1297,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '29940ede68f63211', $python$
+('composite.entry', 'e6cd2aeda119a1ef', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1315,7 +1315,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.graph', '29940ede68f63211', $python$
+('composite.graph', 'e6cd2aeda119a1ef', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1542,7 +1542,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '29940ede68f63211', $python$
+('composite.keys', 'e6cd2aeda119a1ef', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1612,7 +1612,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '29940ede68f63211', $python$
+('composite.keystate', 'e6cd2aeda119a1ef', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -1755,7 +1755,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', '29940ede68f63211', $python$
+('composite.matching', 'e6cd2aeda119a1ef', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -1825,7 +1825,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '29940ede68f63211', $python$
+('composite.memo', 'e6cd2aeda119a1ef', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -1891,7 +1891,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '29940ede68f63211', $python$
+('composite.occurrences', 'e6cd2aeda119a1ef', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -1980,7 +1980,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '29940ede68f63211', $python$
+('composite.ordering', 'e6cd2aeda119a1ef', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2084,7 +2084,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '29940ede68f63211', $python$
+('composite.pairing', 'e6cd2aeda119a1ef', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2349,7 +2349,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '29940ede68f63211', $python$
+('composite.parser', 'e6cd2aeda119a1ef', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2684,7 +2684,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '29940ede68f63211', $python$
+('composite.parts', 'e6cd2aeda119a1ef', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -2828,7 +2828,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '29940ede68f63211', $python$
+('composite.points', 'e6cd2aeda119a1ef', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -2952,7 +2952,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '29940ede68f63211', $python$
+('composite.queries', 'e6cd2aeda119a1ef', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 from time import monotonic
@@ -2972,12 +2972,15 @@ cross join lateral (select n.* from pgps_internal.composite_key n
     where n.state_id = w.state_id and n.key = w.key order by n.row_id desc limit 1) k
 where k.version > 0"""
 
+# By range of serials, since rows of a key that count no more stay until their segment is truncated.
 OPEN_ROWS = """
-select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
-from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
-cross join lateral unnest(w.live::int8multirange) r
-join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.serial >= lower(r)
-    and o.serial < upper(r) and o.row_id >= w.born
+select w.state_id, w.key, o.node, o.slot, o.serial, o.data::text as data
+from (select w.*, lower(r) as low, upper(r) as high
+    from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
+    cross join lateral unnest(w.live::int8multirange) r offset 0) w
+cross join lateral (select o.node, o.slot, o.serial, o.data from pgps_internal.composite_open o
+    where o.state_id = w.state_id and o.key = w.key and o.serial >= w.low and o.serial < w.high
+        and o.row_id >= w.born offset 0) o
 union all
 select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text
 from unnest($1::bigint[], $2::text[], $3::bigint[], $5::numeric[]) w(state_id, key, born, bound)
@@ -3101,7 +3104,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '29940ede68f63211', $python$
+('composite.rows', 'e6cd2aeda119a1ef', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3190,7 +3193,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.server', '29940ede68f63211', $python$
+('composite.server', 'e6cd2aeda119a1ef', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3577,7 +3580,7 @@ def tell(subject: Subject) -> Iterable[dict[str, Any]]:
             told["bound"] = write_given(bind(definition, one))
         yield told
 $python$),
-('composite.stepping', '29940ede68f63211', $python$
+('composite.stepping', 'e6cd2aeda119a1ef', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -3800,7 +3803,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.syntax', '29940ede68f63211', $python$
+('composite.syntax', 'e6cd2aeda119a1ef', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -3905,7 +3908,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '29940ede68f63211', $python$
+('composite.takeover', 'e6cd2aeda119a1ef', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -3988,7 +3991,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '29940ede68f63211', $python$
+('composite.texts', 'e6cd2aeda119a1ef', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4191,7 +4194,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '29940ede68f63211', $python$
+('composite.times', 'e6cd2aeda119a1ef', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -4393,7 +4396,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '29940ede68f63211', $python$
+('composite.told', 'e6cd2aeda119a1ef', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -4442,7 +4445,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
         "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
     }
 $python$),
-('composite.trial', '29940ede68f63211', $python$
+('composite.trial', 'e6cd2aeda119a1ef', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -4652,7 +4655,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '29940ede68f63211', $python$
+('composite.windows', 'e6cd2aeda119a1ef', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -4853,7 +4856,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '29940ede68f63211', $python$
+('composite.wire', 'e6cd2aeda119a1ef', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -4924,7 +4927,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '29940ede68f63211', $python$
+('filter_literals', 'e6cd2aeda119a1ef', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5010,7 +5013,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '29940ede68f63211', $python$
+('filter_names', 'e6cd2aeda119a1ef', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5124,7 +5127,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '29940ede68f63211', $python$
+('filter_text', 'e6cd2aeda119a1ef', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -5391,7 +5394,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '29940ede68f63211', $python$
+('in_select', 'e6cd2aeda119a1ef', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -5491,7 +5494,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '29940ede68f63211', $python$
+('keywords', 'e6cd2aeda119a1ef', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -5563,7 +5566,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '29940ede68f63211', $python$
+('lexer', 'e6cd2aeda119a1ef', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -5909,7 +5912,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '29940ede68f63211', $python$
+('safe_filter', 'e6cd2aeda119a1ef', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6210,7 +6213,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '29940ede68f63211', $python$
+('statement_composite', 'e6cd2aeda119a1ef', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6305,7 +6308,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '29940ede68f63211', $python$
+('statement_reader', 'e6cd2aeda119a1ef', $python$
 """Read a statement word by word."""
 
 import re
@@ -6523,7 +6526,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '29940ede68f63211', $python$
+('statement_text', 'e6cd2aeda119a1ef', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -6801,7 +6804,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '29940ede68f63211', $python$
+('token_lists', 'e6cd2aeda119a1ef', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7035,7 +7038,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '29940ede68f63211', $python$
+('whole_row', 'e6cd2aeda119a1ef', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7134,7 +7137,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "29940ede68f63211"
+digest = "e6cd2aeda119a1ef"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7241,7 +7244,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "29940ede68f63211"
+digest = "e6cd2aeda119a1ef"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7341,7 +7344,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "29940ede68f63211"
+digest = "e6cd2aeda119a1ef"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7431,7 +7434,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "29940ede68f63211"
+digest = "e6cd2aeda119a1ef"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7523,7 +7526,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "29940ede68f63211"
+digest = "e6cd2aeda119a1ef"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7636,7 +7639,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "29940ede68f63211"
+digest = "e6cd2aeda119a1ef"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7721,7 +7724,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "29940ede68f63211"
+digest = "e6cd2aeda119a1ef"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -3,13 +3,14 @@
 -- Locks: none.
 -- Writes: nothing.
 
+-- Stable, as what they call is: the planner puts the expression in the place of the call, which else takes 5 µs.
 create or replace function pgps_internal.moment(at bigint) returns timestamptz
-language sql immutable
+language sql stable
 as $$ select 'epoch'::timestamptz + moment.at * interval '1 microsecond' $$;
 comment on function pgps_internal.moment(bigint) is 'A time of the detector: microseconds since 1970';
 
 create or replace function pgps_internal.microseconds(at timestamptz) returns bigint
-language sql immutable
+language sql stable
 as $$ select case when isfinite(microseconds.at) then (extract(epoch from microseconds.at) * 1000000)::bigint end $$;
 comment on function pgps_internal.microseconds(timestamptz) is
 'A time as the detector takes it; null for infinity';

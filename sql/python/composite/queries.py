@@ -17,12 +17,15 @@ cross join lateral (select n.* from pgps_internal.composite_key n
     where n.state_id = w.state_id and n.key = w.key order by n.row_id desc limit 1) k
 where k.version > 0"""
 
+# By range of serials, since rows of a key that count no more stay until their segment is truncated.
 OPEN_ROWS = """
-select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
-from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
-cross join lateral unnest(w.live::int8multirange) r
-join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.serial >= lower(r)
-    and o.serial < upper(r) and o.row_id >= w.born
+select w.state_id, w.key, o.node, o.slot, o.serial, o.data::text as data
+from (select w.*, lower(r) as low, upper(r) as high
+    from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
+    cross join lateral unnest(w.live::int8multirange) r offset 0) w
+cross join lateral (select o.node, o.slot, o.serial, o.data from pgps_internal.composite_open o
+    where o.state_id = w.state_id and o.key = w.key and o.serial >= w.low and o.serial < w.high
+        and o.row_id >= w.born offset 0) o
 union all
 select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text
 from unnest($1::bigint[], $2::text[], $3::bigint[], $5::numeric[]) w(state_id, key, born, bound)
