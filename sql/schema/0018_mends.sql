@@ -25,6 +25,12 @@ alter table pgps_internal.origin add column is_renewed boolean not null default 
 update pgps_internal.origin o set is_renewed = true
 where exists (select from pgps_internal.origin x where x.broker_id = o.broker_id and x.epoch <> o.epoch);
 
+-- Paths: would one bring types that are not published yet; may it be taken here, and how many types come by it now.
+alter table pgps_internal.offer
+    add column is_open boolean not null default false,
+    add column is_usable boolean not null default false,
+    add column types_carried bigint not null default 0;
+
 -- Since when the parent for an origin has been asked for it: an attachment that is not answered is shown.
 alter table pgps_internal.origin add column asked_at timestamptz;
 

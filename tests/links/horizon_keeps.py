@@ -6,6 +6,9 @@ from tests.fix_broker import call, make_type, rows
 from tests.links.horizon_stage import Scene, wants_all
 from tests.links.peer import Origin, kinds
 
+# A broker between a neighbour and the origin: the path through it costs more.
+FAR = "0000000f-0000-4000-8000-000000000000"
+
 
 def withdrawn_keep(s: Scene) -> None:
     """A child that takes back what it wanted kept is answered, and not fetched for without end."""
@@ -104,3 +107,78 @@ def stale_offer(s: Scene) -> None:
     s.c.hear()
     since = "select distinct since from pgps_internal.activation a join pgps_internal.origin o using (origin_id)"
     assert rows(s.here.admin, f"{since} where o.name = 'x'") == [(4,)]
+
+
+def _ticks_and_tocks(s: Scene) -> tuple[int, dict[str, str]]:
+    """Events of two types come from x by way of b, and the filters of both are in force; return attachment and keys.
+
+    C has a better path, which does not carry the second type. It is barred.
+    """
+    make_type(s.here.admin, "tock")
+    s.b.say(s.b.ad(s.x, FAR, types=("tick", "tock")))
+    for name in ("tick", "tock"):
+        call(s.here.admin, "subscribe", name, name, scope="global")
+    s.b.hear()
+    keys = {i["body"]["type"]: i["body"]["key"] for i in s.b.all_heard if i["kind"] == "sub"}
+    one = s.number(s.b)
+    s.b.say(s.b.data(s.x, one, 0, 4), *(s.b.active(s.x, key, one, 4) for key in keys.values()))
+    s.b.hear()
+    return one, keys
+
+
+def promised_again(s: Scene) -> None:
+    """A path that may not be able to bring a type is not taken while nobody promises it: it may be promised again."""
+    one, _ = _ticks_and_tocks(s)
+    # A broker that would not bring tocks, or that does not know the question.
+    s.c.say(s.c.ad(s.x))
+    s.b.say(s.b.ad(s.x, FAR))
+    s.b.hear()
+    assert "attach" not in kinds(s.c.hear())
+    s.c.say(s.c.ad(s.x, is_open=False))
+    assert "attach" not in kinds(s.c.hear())
+    # What b brings meanwhile, and when it promises tocks again, is for the filters that have been in force.
+    s.b.say(s.b.data(s.x, one, 4, 5, (50, 5)), s.b.ad(s.x, FAR, types=("tick", "tock")))
+    s.b.hear()
+    assert "attach" not in kinds(s.c.hear())
+    assert s.number(s.b) == one
+    assert s.got("tick") == [5]
+
+
+def never_promised(s: Scene) -> None:
+    """A path that would bring every type is taken, though it does not carry one of which a filter is in force.
+
+    Nobody carries that. The new parent is asked to keep it, and asks for it in turn.
+    """
+    _, keys = _ticks_and_tocks(s)
+    s.b.say(s.b.ad(s.x, FAR))
+    s.b.hear()
+    s.c.say(s.c.ad(s.x, is_open=True))
+    s.c.hear()
+    asked = s.c.attachment(s.x)
+    assert (asked["horizon"], sorted(asked["keep"])) == (4, sorted(keys.values()))
+
+
+def promised_is_not_left(s: Scene) -> None:
+    """A path that would bring every type, and does not carry one that another one promises, is not taken for it."""
+    _ticks_and_tocks(s)
+    s.c.say(s.c.ad(s.x, is_open=True))
+    s.b.close()
+    assert "attach" not in kinds(s.c.hear())
+
+
+def unused_offer(s: Scene) -> None:
+    """A path that is not in use is offered to the parent only when this broker would take it itself."""
+    _ticks_and_tocks(s)
+    s.c.say(s.c.ad(s.x, is_open=True))
+    s.c.hear()
+    assert s.c.broker not in _offered(s), "the two would choose each other, and wait for each other"
+    s.c.say(s.c.ad(s.x, FAR, types=("tick", "tock")))
+    s.c.hear()
+    assert s.c.broker in _offered(s)
+
+
+def _offered(s: Scene) -> list[str]:
+    """By whom b has been offered x last."""
+    s.b.hear()
+    said = [i for i in s.b.all_heard if i["kind"] in ("ad", "unad") and i["body"]["broker"] == s.x.broker]
+    return said[-1]["body"]["path"] if said and said[-1]["kind"] == "ad" else []

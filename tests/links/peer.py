@@ -86,10 +86,11 @@ class Peer:
     def message(self, kind: str, **body: Any) -> Item:
         return {"kind": kind, "body": body}
 
-    def ad(self, origin: Origin, *path: str, types: tuple[str, ...] = ("tick",)) -> Item:
-        """Offer an origin by way of this peer and others."""
+    def ad(self, origin: Origin, *path: str, types: tuple[str, ...] = ("tick",), is_open: bool | None = None) -> Item:
+        """Offer an origin by way of this peer and others; is_open None: as a broker that does not know of it."""
         way = [self.broker, *path, origin.broker]
-        return self.message("ad", **origin.key, name=origin.name, path=way, cost=len(way) - 1, types=types)
+        ad = {"name": origin.name, "path": way, "cost": len(way) - 1, "types": types}
+        return self.message("ad", **origin.key, **ad, **({} if is_open is None else {"is_open": is_open}))
 
     def active(self, origin: Origin, key: str, attachment: int, since: int) -> Item:
         return self.message("active", **origin.key, attachment=attachment, key=key, since=since)

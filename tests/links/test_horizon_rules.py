@@ -16,9 +16,13 @@ import pytest
 from tests.fix_broker import call, make_type, rows, value
 from tests.links.horizon_keeps import (
     covered_keep,
+    never_promised,
+    promised_again,
+    promised_is_not_left,
     stale_offer,
     unpublished_and_covered,
     unpublished_keep,
+    unused_offer,
     withdrawn_keep,
 )
 from tests.links.horizon_scenes import (
@@ -92,6 +96,11 @@ _MISSING_AT_THE_END = Taken(
 
 _ASKED_ANYHOW = Taken("interests", "where o.parent is not null and not exists", "where false and not exists")
 
+_CARRIED_BY_NOBODY = (
+    "(exists (select from carried c where c.origin_id = o.origin_id and c.type_id = i.type_id)",
+    "(false",
+)
+
 # For each scene the ways to take its rule out.
 RULES: list[tuple[Step, list[list[Taken]]]] = [
     (path, [[Taken("hear_ad", "v_me.broker_id = any (v_path) or ", "")]]),
@@ -152,8 +161,8 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (wanted_again_at_once, [[Taken("note_breaks", *_BREAK_BEGINS)]]),
     (says_active_again, [[Taken("should_know", "'told', nullif(w.told, 0)", "'told', null")]]),
     (unheard_keep, [[Taken("go_live", "and cardinality(a.missing) = 0", "")]]),
-    (poorer_path, [[Taken("choose_parents", "and (g.parent is not distinct from n.neighbour_id", "and (true")]]),
-    (richer_path, [[Taken("choose_parents", "r.types_carried desc, ", "")]]),
+    (poorer_path, [[Taken("weigh_paths", "and (g.parent is not distinct from n.neighbour_id", "and (true")]]),
+    (richer_path, [[Taken("choose_parents", "f.types_carried desc, ", "")]]),
     (detached_at_rest, [[Taken("admit_item", "v_origin.answered is distinct from v_origin.attachment", "false")]]),
     (
         early,
@@ -186,6 +195,16 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (stale_offer, [[_ASKED_ANYHOW]]),
     (unpublished_keep, [[_ASKED_ANYHOW]]),
     (unpublished_and_covered, [[_ASKED_ANYHOW]]),
+    (never_promised, [[Taken("weigh_paths", "o.is_open and", "false and")]]),
+    (
+        promised_again,
+        [
+            [Taken("weigh_paths", "and not (o.is_open", "and false and not (o.is_open")],
+            [Taken("weigh_paths", "o.is_open and", "")],
+        ],
+    ),
+    (promised_is_not_left, [[Taken("weigh_paths", *_CARRIED_BY_NOBODY)]]),
+    (unused_offer, [[Taken("ads_for", "or f.is_usable)", "or pgps_internal.is_up(f.neighbour_id))")]]),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),
 ]
 TAKEN = [(scene, taken) for scene, mutations in RULES for taken in mutations]

@@ -73,12 +73,14 @@ begin
     end if;
     -- A new offer may give filters a path to this origin that they lacked, and they have to come into force.
     update pgps_internal.origin o set name = hear_ad.body ->> 'name', is_settled = false where o.origin_id = v_origin;
-    insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining)
+    insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining, is_open)
     values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
         array(select jsonb_array_elements_text(hear_ad.body -> 'types')),
-            coalesce((hear_ad.body ->> 'is_draining')::boolean, false))
+            coalesce((hear_ad.body ->> 'is_draining')::boolean, false),
+        coalesce((hear_ad.body ->> 'is_open')::boolean, false))
     on conflict on constraint offer_pkey do update
-    set path = excluded.path, cost = excluded.cost, types = excluded.types, is_draining = excluded.is_draining;
+    set path = excluded.path, cost = excluded.cost, types = excluded.types, is_draining = excluded.is_draining,
+        is_open = excluded.is_open;
 end
 $$;
 comment on function pgps_internal.hear_ad(pgps_internal.neighbour, jsonb) is

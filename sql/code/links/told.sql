@@ -62,6 +62,7 @@ begin
     select 'ad', a.origin_id::text,
         jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost,
             'types', a.types) || case when a.is_draining then '{"is_draining": true}'::jsonb else '{}' end
+        || case when a.is_open then '{"is_open": true}'::jsonb else '{}' end
     from ads a
     union all
     -- A new number each time that it is told, so that what is said of it from before it was withdrawn is ignored.
