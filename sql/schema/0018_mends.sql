@@ -31,6 +31,11 @@ alter table pgps_internal.offer
     add column is_usable boolean not null default false,
     add column types_carried bigint not null default 0;
 
+-- Event types of which a filter here is not in force for an origin, though the origin is settled: nobody promises them.
+alter table pgps_internal.origin add column unpromised integer[] not null default '{}';
+-- Those that are settled now do not know them.
+update pgps_internal.origin o set is_settled = false where o.is_settled;
+
 -- Since when the parent for an origin has been asked for it: an attachment that is not answered is shown.
 alter table pgps_internal.origin add column asked_at timestamptz;
 

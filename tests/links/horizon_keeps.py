@@ -177,6 +177,27 @@ def unused_offer(s: Scene) -> None:
     assert s.c.broker in _offered(s)
 
 
+def unpromised_events(s: Scene) -> None:
+    """What comes of a type that nobody promises any more is not for a filter that is not in force yet."""
+    make_type(s.here.admin, "tock")
+    y = Origin("y")
+    s.b.say(s.b.ad(s.x, types=("tock",)), s.b.ad(y))
+    for name in ("tick", "tock"):
+        call(s.here.admin, "subscribe", name, name, scope="global")
+    s.b.hear()
+    keys = {i["body"]["type"]: i["body"]["key"] for i in s.b.all_heard if i["kind"] == "sub"}
+    one, other = s.number(s.b), int(s.b.attachment(y)["attachment"])
+    s.b.say(s.b.active(y, keys["tick"], other, 0), s.b.active(s.x, keys["tock"], one, 0), s.b.data(s.x, one, 0, 3))
+    s.b.hear()
+    # B has been told of ticks because of y, and sends those of x, too. It says then that x publishes them.
+    s.b.say(s.b.data(s.x, one, 3, 4, (1, 7)), s.b.ad(s.x, types=("tick", "tock")))
+    s.b.hear()
+    s.b.say(s.b.data(s.x, one, 4, 5, (2, 8)), s.b.active(s.x, keys["tick"], one, 5))
+    s.b.hear()
+    s.b.say(s.b.data(s.x, one, 5, 6, (3, 9)))
+    assert s.got("tick") == [9], "from one moment on everything"
+
+
 def _offered(s: Scene) -> list[str]:
     """By whom b has been offered x last."""
     s.b.hear()

@@ -20,6 +20,7 @@ from tests.links.horizon_keeps import (
     promised_again,
     promised_is_not_left,
     stale_offer,
+    unpromised_events,
     unpublished_and_covered,
     unpublished_keep,
     unused_offer,
@@ -204,6 +205,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         ],
     ),
     (promised_is_not_left, [[Taken("weigh_paths", *_CARRIED_BY_NOBODY)]]),
+    (unpromised_events, [[Taken("admit_item", "and not v_origin.unpromised && v_types", "")]]),
     (unused_offer, [[Taken("ads_for", "or f.is_usable)", "or pgps_internal.is_up(f.neighbour_id))")]]),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),
 ]

@@ -338,22 +338,27 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Settled for the subscriptions that this statement sees: one that is being made changes their number when it
-    -- commits, which ends the state.
+    -- commits, which ends the state. A type that nobody promises does not keep an origin from it: it may never be
+    -- published there. It is noted, because what comes of it all the same was published when somebody promised it.
     -- "offset 0", since the planner would look at all subscriptions before it knows that no origin is left.
-    update pgps_internal.origin o set is_settled = true, settled_for = u.subscribed
+    update pgps_internal.origin o set is_settled = true, settled_for = u.subscribed, unpromised = w.types
     from (
         select g.origin_id, b.subscribed, pgps_internal.horizon(g.origin_id) as horizon
         from pgps_internal.origin g, pgps_internal.broker b
         where not (g.is_settled and g.settled_for = b.subscribed) and not g.is_self offset 0
     ) u
-    where o.origin_id = u.origin_id and not exists (
-        select from pgps_internal.early e join pgps_internal.event_type t using (type_id)
-        where e.origin_id = u.origin_id and (e.since is null or e.since > u.horizon)
-            and exists (select from pgps_internal.offer f where f.origin_id = u.origin_id and t.name = any (f.types)));
+    cross join lateral (
+        select coalesce(array_agg(e.type_id), '{}') as types, coalesce(bool_or(exists (select from pgps_internal.offer f
+            where f.origin_id = u.origin_id and t.name = any (f.types))), false) as is_promised
+        from (select distinct e.type_id from pgps_internal.early e
+            where e.origin_id = u.origin_id and (e.since is null or e.since > u.horizon)) e
+        join pgps_internal.event_type t using (type_id)
+    ) w
+    where o.origin_id = u.origin_id and not w.is_promised;
 end
 $$;
 comment on function pgps_internal.settle_origins() is
-'Marks origins for which every filter is in force, so that receivers need not look at "since"';
+'Marks origins for which every filter of what is promised is in force, so that receivers need not look at "since"';
 
 create or replace function pgps_internal.note_subscription() returns trigger
 language plpgsql security definer
