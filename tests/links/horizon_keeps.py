@@ -198,6 +198,24 @@ def unpromised_events(s: Scene) -> None:
     assert s.got("tick") == [9], "from one moment on everything"
 
 
+def parent_that_is_dropped(s: Scene) -> None:
+    """A neighbour that becomes the parent when no filters are told to it any more is not asked without them."""
+    key = s.ready()
+    s.turn_to_c()
+    s.again(s.b)
+    assert [i["body"]["key"] for i in s.b.hear() if i["kind"] == "unsub"] == [key]
+    # C has not answered, and b, which is dropping its link, is the only one left.
+    s.c.say(s.c.message("unad", **s.x.key))
+    s.c.hear()
+    s.b.say(s.b.message("drain"))
+    assert "attach" not in kinds(s.b.hear()), "it would be answered with silence"
+    d = s.peer("d")
+    d.say(d.ad(s.x))
+    d.hear()
+    asked = d.attachment(s.x)
+    assert (asked["horizon"], asked["keep"]) == (4, [key])
+
+
 def _offered(s: Scene) -> list[str]:
     """By whom b has been offered x last."""
     s.b.hear()

@@ -17,6 +17,7 @@ from tests.fix_broker import call, make_type, rows, value
 from tests.links.horizon_keeps import (
     covered_keep,
     never_promised,
+    parent_that_is_dropped,
     promised_again,
     promised_is_not_left,
     stale_offer,
@@ -205,6 +206,10 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         ],
     ),
     (promised_is_not_left, [[Taken("weigh_paths", *_CARRIED_BY_NOBODY)]]),
+    (
+        parent_that_is_dropped,
+        [[Taken("last_words", "where a.origin_id = o.origin_id and not", "where false and not")]],
+    ),
     (unpromised_events, [[Taken("admit_item", "and not v_origin.unpromised && v_types", "")]]),
     (unused_offer, [[Taken("ads_for", "or f.is_usable)", "or pgps_internal.is_up(f.neighbour_id))")]]),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),

@@ -14,9 +14,9 @@ PARENT = """
     select n.name from pgps_internal.origin o join pgps_internal.neighbour n on n.neighbour_id = o.parent
     where o.name = 'o'
 """
-OPEN = """
-    select f.is_open from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
-        join pgps_internal.neighbour n using (neighbour_id)
+OFFER = """
+    select f.is_open, 'tock' = any (f.types) from pgps_internal.offer f
+        join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n using (neighbour_id)
     where o.name = 'o' and n.name = %s
 """
 
@@ -28,6 +28,8 @@ class Square:
         self.brokers = brokers
         self.o, self.b, self.c, self.h = brokers
         self.up: dict[str, Link] = {}
+        self.paused = ""
+        self.made = {"tick": 0, "tock": 0}
         for broker, name in zip(brokers, "obch", strict=True):
             call(broker.admin, "configure", "broker", name)
             broker.name = name
@@ -43,7 +45,8 @@ class Square:
         call(self.c.admin, "create_link", "to_h", self.h.dsn)
         self.resume("ch")
         self.settle()
-        self.publish(1)
+        self.publish("tick", "tock")
+        self.settle()
         assert self.parent() == "b"
 
     def broker(self, name: str) -> Broker:
@@ -58,11 +61,42 @@ class Square:
     def settle(self) -> None:
         settle(self.brokers, list(self.up.values()))
 
-    def publish(self, *numbers: int) -> None:
-        """Publish ticks and tocks at o, and let them arrive."""
-        for kind in ("tick", "tock"):
-            publish(self.o.admin, kind, *numbers)
+    def publish(self, *kinds: str) -> None:
+        """Publish an event at o; one of each type has the same number."""
+        for kind in kinds:
+            self.made[kind] += 1
+            publish(self.o.admin, kind, self.made[kind])
+
+    def unpromised_without(self, pair: str) -> None:
+        """Nobody promises tocks any more; close the link to the parent, and publish a tick."""
+        call(self.o.admin, "unadvertise", "tock")
         self.settle()
+        self.pause(pair)
+        self.paused = pair
+        self.publish("tick")
+        self.settle()
+
+    def promised_again(self) -> None:
+        """Publish tocks, which are promised only when there are both paths again, and events after that."""
+        call(self.o.admin, "advertise", "tock")
+        self.publish("tock", "tock")
+        call(self.o.admin, "unadvertise", "tock")
+        self.publish("tick")
+        self.settle()
+        self.resume(self.paused)
+        call(self.o.admin, "advertise", "tock")
+        self.publish("tick", "tock")
+        self.settle()
+
+    @property
+    def published(self) -> list[int]:
+        assert self.made["tick"] == self.made["tock"]
+        return list(range(1, self.made["tick"] + 1))
+
+    def offer(self, neighbour: str) -> tuple[bool, bool]:
+        """Whether a neighbour would bring every type to h, and whether it promises tocks."""
+        (found,) = rows(self.h.admin, OFFER, [neighbour])
+        return bool(found[0]), bool(found[1])
 
     def parent(self) -> str:
         return str(value(self.h.admin, PARENT))
@@ -84,52 +118,24 @@ def square(brokers: Brokers) -> Iterator[Square]:
 
 def test_what_is_promised_again_after_a_turn_lacks_nothing_of_what_came_between(square: Square) -> None:
     s = square
-    assert value(s.h.admin, OPEN, ["c"])
-    call(s.o.admin, "unadvertise", "tock")
-    s.settle()
-    s.pause("bh")
-    publish(s.o.admin, "tick", 2)
-    s.settle()
+    assert s.offer("c") == (True, True)
+    s.unpromised_without("bh")
     assert s.parent() == "c", "nobody promises tocks, and by c they would come, too"
-    call(s.o.admin, "advertise", "tock")
-    publish(s.o.admin, "tock", 2, 3)
-    call(s.o.admin, "unadvertise", "tock")
-    publish(s.o.admin, "tick", 3)
-    s.settle()
-    s.resume("bh")
-    call(s.o.admin, "advertise", "tock")
-    s.publish(4)
-    assert (s.got("tick"), s.got("tock")) == ([1, 2, 3, 4], [1, 2, 3, 4])
-
-
-def test_a_path_that_would_not_bring_a_type_is_not_taken_though_nobody_promises_it(square: Square) -> None:
-    s = square
-    asked = "select 'tock' = any (f.types) from pgps_internal.offer f join pgps_internal.origin o using (origin_id)"
-    by_c = f"{asked} join pgps_internal.neighbour n using (neighbour_id) where o.name = 'o' and n.name = 'c'"
+    s.promised_again()
+    # Now the other one is the parent, and by b tocks would not come, for one reason or another.
     for forbid, allow in (
         ("select pgps.configure('link_create_types', 'false')", "select pgps.configure('link_create_types', 'true')"),
         ("revoke select on pgps_event.tock from pgps_neighbour", "grant select on pgps_event.tock to pgps_neighbour"),
         ("revoke insert on pgps_event.tock from pgps_neighbour", None),
     ):
-        rows(s.c.admin, forbid)
+        rows(s.b.admin, forbid)
         s.settle()
-        assert (value(s.h.admin, OPEN, ["c"]), value(s.h.admin, by_c)) == (False, "revoke" not in forbid), forbid
+        assert s.offer("b") == (False, "revoke" not in forbid), forbid
         if allow:
-            rows(s.c.admin, allow)
+            rows(s.b.admin, allow)
             s.settle()
-            assert (value(s.h.admin, OPEN, ["c"]), value(s.h.admin, by_c)) == (True, True), allow
-    call(s.o.admin, "unadvertise", "tock")
-    s.settle()
-    s.pause("bh")
-    publish(s.o.admin, "tick", 2)
-    s.settle()
-    assert s.parent() == "b", "it is waited for"
-    call(s.o.admin, "advertise", "tock")
-    publish(s.o.admin, "tock", 2, 3)
-    call(s.o.admin, "unadvertise", "tock")
-    publish(s.o.admin, "tick", 3)
-    s.settle()
-    s.resume("bh")
-    call(s.o.admin, "advertise", "tock")
-    s.publish(4)
-    assert (s.got("tick"), s.got("tock")) == ([1, 2, 3, 4], [1, 2, 3, 4])
+            assert s.offer("b") == (True, True), allow
+    s.unpromised_without("ch")
+    assert s.parent() == "c", "it is waited for"
+    s.promised_again()
+    assert (s.got("tick"), s.got("tock")) == (s.published, s.published)

@@ -31,11 +31,15 @@ as $$
     where pgps_internal.was_told(last_words.neighbour_id, 'drain')
         and not exists (select from pgps_internal.wanted w where w.neighbour_id = last_words.neighbour_id)
     union all
-    -- Origins without another path still come by this link.
+    -- Origins without another path still come by this link. But no filter is told any more: a new attachment without a
+    -- filter that is in force here would be answered with silence, and that taken for completeness. Then nothing more
+    -- comes, and the next path is asked from the horizon on.
     select 'attach', o.origin_id::text,
         jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
     from pgps_internal.origin o join pgps_internal.told t on t.kind = 'attach' and t.key = o.origin_id::text
     where t.neighbour_id = last_words.neighbour_id and o.parent = last_words.neighbour_id
+        and ((t.value ->> 'attachment')::integer = o.attachment or not exists (select from pgps_internal.activation a
+            where a.origin_id = o.origin_id and not pgps_internal.is_told(last_words.neighbour_id, a.key)))
 $$;
 comment on function pgps_internal.last_words(integer) is 'What a neighbour whose link is being dropped should know';
 
