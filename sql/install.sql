@@ -139,6 +139,7 @@
 \ir code/links/link_filters.sql
 \ir code/links/interests.sql
 \ir code/links/routes.sql
+\ir code/links/paths.sql
 \ir code/links/asked.sql
 \ir code/links/told.sql
 \ir code/links/horizon.sql
