@@ -109,9 +109,8 @@ begin
                 v_origin.origin_id, v_origin.attachment, v_upto, v_upto,
                 coalesce((admit_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids,
                 '{}'), nullif(v_tallies, '{}'), nullif(admit_item.item -> 'hops', 'null'));
-            if not isempty(v_ids) and not (v_origin.is_settled
-                    and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)
-                    and not v_origin.unpromised && v_types) then
+            if not isempty(v_ids) and not (v_origin.is_settled and not v_origin.unpromised && v_types
+                    and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
                 perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, v_types);
             end if;
             if v_origin.is_renewed and not isempty(v_ids) then
