@@ -146,9 +146,10 @@ as $$
 declare
     v_me bigint := (direction_of.speaker).participant_id;
     v_state pgps_internal.conversation_state := pgps_internal.state_of((direction_of.conversation).conversation_no);
-    v_holds boolean := exists (select from unnest((pgps_internal.hand_of((direction_of.speaker).session_id)).held) n
-        join pgps_internal.unit u on u.unit_no = n
-        where u.conversation_no = (direction_of.conversation).conversation_no and u.to_server
+    v_held bigint[] := (pgps_internal.hand_of((direction_of.speaker).session_id)).held;
+    v_holds boolean := exists (select from pgps_internal.unit u
+        where u.unit_no = any (v_held)
+            and u.conversation_no = (direction_of.conversation).conversation_no and u.to_server
             and u.ends_at > pgps_internal.clock());
 begin
     -- Who holds a unit of it answers, also where client and server are the same participant.
@@ -250,16 +251,20 @@ create or replace function pgps_internal.unit_being_sent(
 language plpgsql volatile
 as $$
 declare
+    v_sent bigint[] := (pgps_internal.hand_of((unit_being_sent.speaker).session_id)).sent;
     v_unit bigint;
     v_standing pgps_internal.unit_standing;
 begin
-    select u.unit_no into v_unit
-    from unnest((pgps_internal.hand_of((unit_being_sent.speaker).session_id)).sent) n
-    join pgps_internal.unit u on u.unit_no = n
-    where u.conversation_no = (unit_being_sent.conversation).conversation_no
+    if v_sent = '{}' then
+        return null;
+    end if;
+    -- "= any", since a join with the array may read the whole ledger.
+    select u.unit_no into v_unit from pgps_internal.unit u
+    where u.unit_no = any (v_sent)
+        and u.conversation_no = (unit_being_sent.conversation).conversation_no
         and u.to_server = unit_being_sent.to_server
-        and not exists (select from pgps_internal.unit_told t where t.unit_no = n)
-    order by n desc limit 1;
+        and not exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no)
+    order by u.unit_no desc limit 1;
     if v_unit is null then
         return null;
     end if;

@@ -151,10 +151,12 @@ create or replace function pgps_internal.wake_for(session_id bigint) returns voi
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_held bigint[] := (pgps_internal.hand_of(wake_for.session_id)).held;
 begin
     perform pgps_internal.wake_queue(pgps_internal.queue_for(u.to_server,
         pgps_internal.conversation_of(u.conversation_no), pgps_internal.state_of(u.conversation_no)))
-    from unnest((pgps_internal.hand_of(wake_for.session_id)).held) n join pgps_internal.unit u on u.unit_no = n;
+    from pgps_internal.unit u where u.unit_no = any (v_held);
 end
 $$;
 comment on function pgps_internal.wake_for(bigint) is

@@ -63,8 +63,9 @@ begin
     -- What a session that lives has in hand is under way until its time is over.
     with one as materialized (
         select u.unit_no, u.unit_no = any (v_hand.sent) as is_sent, u.ends_at > v_now as in_time
-        from unnest(v_hand.sent || v_hand.held) n join pgps_internal.unit u on u.unit_no = n
-        where u.conversation_no = coalesce(open_units.conversation_no, u.conversation_no)
+        from pgps_internal.unit u
+        where u.unit_no = any (v_hand.sent || v_hand.held)
+            and u.conversation_no = coalesce(open_units.conversation_no, u.conversation_no)
             and not exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no)
     )
     -- With none under way, one that has timed out says so.
