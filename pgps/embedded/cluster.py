@@ -171,13 +171,14 @@ class EmbeddedCluster:
     def stop(self, *, timeout: float = 30.0) -> None:
         """Stop it unless it is stopped: fast, and after `timeout` seconds immediate."""
         with self._locked():
-            self._stop(timeout)
+            self._stop((signal.SIGINT, timeout), (signal.SIGQUIT, 10.0))
 
     def destroy(self) -> None:
         """Stop it and remove everything of it, unless it is gone already."""
         with self._locked():
-            # Nobody needs a checkpoint of data that is about to be removed.
-            self.kill9()
+            # Nobody needs a checkpoint of data that is about to be removed. But a server that is killed leaves its
+            # shared memory to the system.
+            self._stop((signal.SIGQUIT, 10.0))
             self._places.remove()
 
     def kill9(self) -> None:
@@ -288,7 +289,7 @@ class EmbeddedCluster:
             return True
         pid = self.pid
         if pid is not None:
-            self._stop(timeout=5.0)
+            self._stop((signal.SIGINT, 5.0), (signal.SIGQUIT, 10.0))
         return False
 
     def _log_since(self, offset: int) -> str:
@@ -296,11 +297,11 @@ class EmbeddedCluster:
             log.seek(offset)
             return "".join(log.readlines()[-15:]).strip()
 
-    def _stop(self, timeout: float) -> None:
+    def _stop(self, *attempts: tuple[signal.Signals, float]) -> None:
         pid = self.pid
         if pid is None:
             return
-        for number, patience in ((signal.SIGINT, timeout), (signal.SIGQUIT, 10.0)):
+        for number, patience in attempts:
             process.kill(pid, number)
             if process.wait_gone([pid], timeout=patience):
                 return

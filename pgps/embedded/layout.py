@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -54,7 +55,8 @@ _DEFAULTS = {
 }
 # The server may still be killed at any time, the machine may not. So synchronous_commit stays on: without it
 # a commit that was acknowledged is lost with the server; without fsync it costs next to nothing.
-_FAST = {"fsync": "off", "full_page_writes": "off"}
+# In files of the data directory is also what a killed server leaves of shared memory: it goes with the directory.
+_FAST = {"fsync": "off", "full_page_writes": "off", "dynamic_shared_memory_type": "mmap"}
 
 _HBA = """\
 # TYPE  DATABASE     USER  ADDRESS       METHOD
@@ -108,7 +110,11 @@ class Places:
         return pid if pid is not None and process.is_postmaster(pid, self.directory) else None
 
     def remove(self) -> None:
-        """Remove everything but the lock."""
+        """Remove everything but the lock; no server runs on it."""
+        # A server that was killed has left its shared memory to the next one, which there will not be.
+        with contextlib.suppress(FileNotFoundError, IndexError, ValueError):
+            key, number = map(int, self.pidfile.read_text().splitlines()[6].split())
+            process.release_memory(key, number)
         for path in (self.directory, self.socket):
             if path.exists():
                 shutil.rmtree(path)

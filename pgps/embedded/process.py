@@ -7,6 +7,7 @@ a crash the pid in a pidfile may belong to anybody.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pwd
 import signal
@@ -18,9 +19,20 @@ from typing import IO
 
 from pgps.errors import EmbeddedError
 
-__all__ = ["ServerUser", "children_of", "is_postmaster", "kill", "kill_family", "run_as", "server_user", "wait_gone"]
+__all__ = [
+    "ServerUser",
+    "children_of",
+    "is_postmaster",
+    "kill",
+    "kill_family",
+    "release_memory",
+    "run_as",
+    "server_user",
+    "wait_gone",
+]
 
 _ENDED = ("Z", "X", None)
+_IPC_RMID = 0  # as in <sys/ipc.h>
 _POLL = 0.02  # seconds between looks at a process that is starting or ending
 
 
@@ -115,6 +127,15 @@ def wait_gone(pids: list[int], *, timeout: float) -> bool:
             return False
         time.sleep(_POLL)
     return True
+
+
+def release_memory(key: int, number: int) -> None:
+    """Give a shared memory segment of System V back, if it is still the one with this key and nobody is attached."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
+            fields = line.split()
+            if (int(fields[0]) % 2**32, int(fields[1]), int(fields[6])) == (key % 2**32, number, 0):
+                ctypes.CDLL(None).shmctl(number, _IPC_RMID, None)
 
 
 def kill_family(pid: int, *, timeout: float) -> list[int]:

@@ -106,6 +106,26 @@ def test_after_kill_nine_no_process_is_left_and_it_starts_again(cluster: Embedde
     assert ask(cluster.start().dsn(), "select a from kept") == "1"
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_cluster_that_is_destroyed_leaves_no_shared_memory(cluster: EmbeddedCluster, *, is_killed: bool) -> None:
+    cluster.start()
+    data = cluster.directory / "data"
+    key, number = (data / "postmaster.pid").read_text().splitlines()[6].split()
+
+    def held() -> list[str]:
+        segments = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+        return [one for one, other, *_ in segments if (int(one) % 2**32, other) == (int(key) % 2**32, number)]
+
+    assert len(held()) == 1
+    # What else there is goes with the directory.
+    assert any((data / "pg_dynshmem").iterdir())
+    if is_killed:
+        cluster.kill9()
+        assert len(held()) == 1
+    cluster.destroy()
+    assert held() == []
+
+
 def test_a_pidfile_that_names_a_stranger_is_not_believed(cluster: EmbeddedCluster) -> None:
     cluster.start()
     pidfile = cluster.directory / "data" / "postmaster.pid"
