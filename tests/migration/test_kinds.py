@@ -15,7 +15,7 @@ BEFORE = """
     update pgps_internal.subscription set scope = 'link' where kind in ('confirm', 'link');
     alter table pgps_internal.subscription drop column kind cascade,
         add constraint subscription_scope_check check (scope in ('local', 'global', 'link'));
-    drop table pgps_internal.feature;
+    drop table pgps_internal.feature cascade;
 """
 KINDS = """
     select regexp_replace(name, '[0-9].*', ''), kind, is_hidden, scope

@@ -48,7 +48,7 @@ def taken(connection: psycopg.Connection, subscription: str) -> list[int]:
 def with_lines(broker: psycopg.Connection, lines: str) -> None:
     """Apply the roster with more lines, as a release with one more room would."""
     roster, hooks = ((_resources.sql_dir() / "code" / name).read_text() for name in ("roster.sql", "hooks.sql"))
-    assert roster.count("    values\n") == 4, "one for each part of the roster"
+    assert roster.count("    values\n") == 5, "one for each part of the roster"
     broker.execute((roster.replace("    values\n", f"    values{lines}\n", 1) + hooks).encode())
 
 
