@@ -1,4 +1,4 @@
-"""Composite events in the broker: `a ; b` keyed by symbol, in the recent context.
+"""Composite events in the broker: `a ; b` keyed by symbol, in the contexts that use up what they pair, and recent.
 
 Events come in statements of 1,000, a and b in turn, and are dispatched 10,000 at a time. Compared is processor time of
 the backend. Detecting is compared with delivering the same events to two internal subscriptions that take a batch;
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bench.house import House
 
 SYMBOLS = 1000
+CONTEXTS = ("recent", "chronicle", "continuous", "cumulative")
 STATEMENT = 1000
 BATCH = 10_000
 HANDWRITTEN = """
@@ -57,12 +58,15 @@ def run(house: House) -> list[Figure]:
     """Measure it."""
     events = house.scale(100_000, 20_000)
     most = house.scale(1000, 100)
-    found: dict[str, list[float]] = {
-        name: [] for name in ("delivering", "handwritten", "keys", "definitions", "windows")
-    }
+    found: dict[str, list[float]] = {name: [] for name in (*CONTEXTS, "handwritten", "keys", "definitions", "windows")}
     for number in house.pairs():
-        mine, theirs = alternate(number, lambda: detecting(house, events), lambda: delivering(house, events))
-        found["delivering"].append(mine / theirs)
+        for context in CONTEXTS:
+            mine, theirs = alternate(
+                number,
+                lambda context=context: detecting(house, events, context=context),  # type: ignore[misc]
+                lambda: delivering(house, events),
+            )
+            found[context].append(mine / theirs)
         mine, theirs = alternate(
             number, lambda: detecting(house, events, whole=True), lambda: handwritten(house, events)
         )
@@ -77,7 +81,10 @@ def run(house: House) -> list[Figure]:
         found["windows"].append(many / few)
     what = f"`a ; b` over {events:,} events"
     return [
-        Figure(f"{what} against two internal batch subscriptions", found["delivering"], Target("at most", 2, "x")),
+        *(
+            Figure(f"{what}, {name}, against two internal batch subscriptions", found[name], Target("at most", 2, "x"))
+            for name in CONTEXTS
+        ),
         Figure(f"{what} end to end: hand-written SQL over pgps", found["handwritten"], Target("at least", 1, "x")),
         Figure(f"{what}: 100,000 keys against 1,000", found["keys"], Target("at most", 1.2, "x")),
         Figure(
@@ -148,12 +155,16 @@ def prepare(connection: psycopg.Connection) -> None:
         call(connection, "advertise", kind)
 
 
-def detecting(house: House, events: int, symbols: int = SYMBOLS, *, whole: bool = False) -> float:
+def detecting(
+    house: House, events: int, symbols: int = SYMBOLS, *, whole: bool = False, context: str = "recent"
+) -> float:
     """Return what dispatching and detecting takes."""
     house.say(f"composite: {symbols:,} keys")
     with house.database() as dsn, opened(dsn) as connection:
         prepare(connection)
-        call(connection, "create_composite_event", "pair", "a ; b", partition_by="symbol")
+        limit = None if context == "recent" else 10
+        options = {"partition_by": "symbol", "context": context, "max_open": limit}
+        call(connection, "create_composite_event", "pair", "a ; b", **options)
         took = stream(connection, events, symbols, "select pgps.dispatch()", whole=whole)
         found = value(connection, "select detected from pgps.composite_events")
         assert found == events // 2, f"{found} of {events // 2}"

@@ -242,8 +242,9 @@
 \ir code/composite/state.sql
 \ir code/composite/hosted.sql
 \ir code/composite/parts.sql
-\ir code/composite/detect.sql
+\ir code/composite/gather.sql
 \ir code/composite/publish.sql
+\ir code/composite/detect.sql
 \ir code/composite/coupling.sql
 \ir code/composite/coupled.sql
 \ir code/composite/trial.sql

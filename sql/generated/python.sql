@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'e6cd2aeda119a1ef', $python$
+('attribute_list', '815ba6cecfd96dea', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'e6cd2aeda119a1ef', $python$
+('callback_text', '815ba6cecfd96dea', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'e6cd2aeda119a1ef', $python$
+('calling', '815ba6cecfd96dea', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -375,7 +375,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', 'e6cd2aeda119a1ef', $python$
+('composite.coupled', '815ba6cecfd96dea', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -386,7 +386,7 @@ import json
 from decimal import Decimal
 from typing import Any, NamedTuple, Optional
 
-from composite.described import define_from, leaf_nodes, tests_of
+from composite.described import define_from, tests_of
 from composite.detector import Changes, State, detect
 from composite.graph import build
 from composite.keys import key_of
@@ -395,8 +395,8 @@ from composite.occurrences import bind
 from composite.points import Event, position_of, time_of
 from composite.queries import Queries
 from composite.rows import KeyRow, Row
-from composite.server import GRAPHS_KEPT, Known
 from composite.stepping import Found
+from composite.subjects import GRAPHS_KEPT, Known, known_as
 from composite.told import write_parts
 
 
@@ -472,8 +472,7 @@ def known_in_transaction(memory: dict[str, Any], one: dict[str, Any]) -> Known:
     if known is None or known.version != one["version"]:
         definition = define_from({**one["given"], "time_basis": "arrival", "lateness": "0 s"})
         (graph,) = build([definition], one["intervals"])
-        nodes = leaf_nodes(definition, graph)
-        known = Known(one["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
+        known = known_as(one["version"], definition, graph)
         if len(graphs) >= GRAPHS_KEPT:
             graphs.clear()
         graphs[one["composite_id"]] = known
@@ -561,7 +560,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'e6cd2aeda119a1ef', $python$
+('composite.definition', '815ba6cecfd96dea', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -796,7 +795,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'e6cd2aeda119a1ef', $python$
+('composite.described', '815ba6cecfd96dea', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -933,7 +932,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'e6cd2aeda119a1ef', $python$
+('composite.detector', '815ba6cecfd96dea', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -956,6 +955,7 @@ from composite.matching import Matcher
 from composite.ordering import Late, Ordering
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
 from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
+from composite.sequence import Moment, Pair, as_found, moments_of, pair_up, sequence_of
 from composite.stepping import Fault, Found, GivenUp, Predicate, Step
 from composite.wire import read_occurrence
 
@@ -1002,6 +1002,7 @@ class State:
         self.agenda: list[tuple[int, int, Any]] = []
         self.entries = count()
         self.begun: list[Any] = []
+        self.sequence = sequence_of(graph)
 
     def start(self, time: int) -> None:
         """Begin the history of what has no partition key, so that the clock ticks before its first event."""
@@ -1023,6 +1024,9 @@ class State:
 
     def remind(self, state: KeyState) -> None:
         """Find when a key has something to do without an event, and note it."""
+        if not (state.timers or state.held) and state.tick is None:
+            state.due = None
+            return
         # The timer of a window that is closed would be noted, and looked for when it is too late for the next.
         while state.timers and state.find(self.graph.nodes[state.timers[0][1]], state.timers[0][2]) is None:
             heappop(state.timers)
@@ -1094,9 +1098,22 @@ def detect(state: State, batch: Iterable[Union[Event, Idle]], now: Optional[int]
     placed, late = state.ordering.take(batch)
     if now is not None:
         state.ordering.reach(now)
+    moments = moments_of(state.sequence, placed, state.matcher) if state.sequence is not None else None
+    if moments is not None and state.sequence is not None:
+        pairs = run.pair_up(moments)
+        return run.changes(late), as_found(state.sequence, pairs)
     run.enter(run.arrivals(placed))
     run.wake()
     return run.changes(late), run.found()
+
+
+def detect_sequence(state: State, moments: Iterable[Moment], frontier: Optional[int]) -> tuple[Changes, list[Pair]]:
+    """Do the same as `detect` for `a ; b`, whose events the caller has put in order, up to the time `frontier`."""
+    run = Run(state)
+    if frontier is not None:
+        state.ordering.reach(frontier)
+    pairs = run.pair_up(moments)
+    return run.changes([]), pairs
 
 
 class Run:
@@ -1108,8 +1125,7 @@ class Run:
         self.names = state.graph.names
         self.touched: dict[Any, KeyState] = {}
         self.entered: dict[Any, list[Arrival]] = {}
-        for gathered in (self.step.found, self.step.faults, self.step.given_up):
-            gathered.clear()
+        self.step.forget()
 
     def arrivals(self, placed: list[tuple[int, Event]]) -> dict[Any, list[Arrival]]:
         """Return the leaf occurrences of events, by key."""
@@ -1168,6 +1184,21 @@ class Run:
                 found[key].append((point, node.name, (0, point, point, node, transaction, None, None)))
         for arrivals in found.values():
             arrivals.sort(key=lambda arrival: arrival[0])
+
+    def pair_up(self, moments: Iterable[Moment]) -> list[Pair]:
+        """Take the events of a sequence; return what is detected."""
+        assert self.state.sequence is not None
+        return pair_up(self.step, self.state.sequence, self.touch_event, moments)
+
+    def touch_event(self, key: Any) -> KeyState:
+        """Return the state of a key that has no clock and is about to change."""
+        state = self.touched.get(key)
+        if state is None:
+            state = self.state.keys.get(key)
+            if state is None:
+                state = self.state.keys[key] = KeyState(key)
+            self.touched[key] = state
+        return state
 
     def touch(self, key: Any, time: int) -> KeyState:
         """Return the state of a key that is about to change."""
@@ -1297,7 +1328,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'e6cd2aeda119a1ef', $python$
+('composite.entry', '815ba6cecfd96dea', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1315,7 +1346,264 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.graph', 'e6cd2aeda119a1ef', $python$
+('composite.gathering', '815ba6cecfd96dea', $python$
+"""The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable
+from decimal import Decimal
+from operator import itemgetter
+from typing import Any, NamedTuple, Optional
+
+from composite.keys import key_of
+from composite.points import Event, point_of
+from composite.queries import STATEMENTS, Queries
+
+EVENT_BITS = 48  # of a position; above them is the number of the batch
+KEYS_KEPT, KEY_LENGTH = 100_000, 100  # so they take 50 MB at most
+NEAR, RUN = 4, 16
+
+# Where a composite event begins and ends, as points; one from elsewhere has only the time of its end.
+Span = Optional[tuple[int, Optional[int], Optional[int]]]
+# An event that a leaf has got: position, number of the leaf, key, place in the events of its type, these events.
+Gathered = tuple[int, int, Any, int, "Events"]
+# The same of what a neighbour has detected; its key is in it.
+PartArrival = tuple[int, int, int, "Events"]
+
+
+class Events:
+    """Hold events of one type as arrays, in order of their ids.
+
+    keys: for lists of attributes, the keys of the events. times: when they were published.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.ids: list[int] = []
+        self.xids: list[int] = []
+        self.payloads: list[str] = []
+        self.times: list[Optional[int]] = []
+        self.origins: list[str] = []
+        self.clients: list[Optional[str]] = []
+        self.keys: dict[tuple[str, ...], list[str]] = {}
+        self.event_times: list[Optional[int]] = []
+        self.spans: list[Span] = []
+
+    def places(self, hits: "Hits") -> Iterable[int]:
+        """Return the places of the events that a class has got."""
+        ids = self.ids
+        found: list[int] = []
+        for low, high in zip(hits.lows, hits.highs):
+            found.extend(range(bisect_left(ids, low), bisect_left(ids, high)))
+        for one in hits.ids:
+            place = bisect_left(ids, one)
+            if place < len(ids) and ids[place] == one:
+                found.append(place)
+        for low, high in zip(hits.skip_lows, hits.skip_highs):
+            found = [place for place in found if not low <= ids[place] < high]
+        return found
+
+
+class Hits(NamedTuple):
+    """Hold what a class has got in a batch: ids of events, and ranges of ids, less those to skip."""
+
+    batch_id: int
+    composites: list[int]
+    leaves: list[int]
+    ids: list[int]
+    lows: list[int]
+    highs: list[int]
+    skip_lows: list[int]
+    skip_highs: list[int]
+
+
+def gather(
+    queries: Queries, memory: dict[str, Any], source: dict[str, Any], subjects: dict[int, Any], broker: str
+) -> None:
+    """Add the events of one event type to the composite events that they are leaves of."""
+    types = ["bigint[]", "integer[]", "bigint[]", "bigint[]"]
+    wanted = [source["composites"], source["leaves"], source["after"], source["upto"]]
+    hits = [
+        Hits(row["batch_id"], row["composites"], row["leaves"], *(row[name] or [] for name in Hits._fields[3:]))
+        for row in queries.plan(source["hits"], types).execute(wanted)
+    ]
+    if not hits:
+        return
+    events = read_events(queries, memory, source, hits, broker)
+    for one in hits:
+        places = events.places(one)
+        base = one.batch_id << EVENT_BITS
+        for composite_id, leaf in zip(one.composites, one.leaves):
+            hand_over(subjects[composite_id], leaf, base, places, events)
+
+
+def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events: Events) -> None:
+    """Add events of one batch to a leaf of a composite event."""
+    ids = events.ids
+    if leaf >= len(subject.known.columns):
+        subject.part_arrivals += [(base | ids[i], leaf, i, events) for i in places]
+        return
+    wanted = subject.job["sources"][leaf]
+    if wanted:
+        broker, client = wanted["broker"], wanted["client"]
+        origins, clients = events.origins, events.clients
+        places = [i for i in places if origins[i] == broker and client in (None, clients[i])]
+    columns = subject.known.columns[leaf]
+    if columns:
+        keys = events.keys[columns]
+        subject.arrivals += [(base | ids[i], leaf, keys[i], i, events) for i in places]
+    else:
+        subject.arrivals += [(base | ids[i], leaf, (), i, events) for i in places]
+
+
+def read_events(
+    queries: Queries, memory: dict[str, Any], source: dict[str, Any], hits: list[Hits], broker: str
+) -> Events:
+    """Return the events of a type that somebody has got."""
+    events = Events(source["type"])
+    dense, ids = runs_of(sorted({one for group in hits for one in group.ids}))
+    ranges = merged([*dense, *(range_ for one in hits for range_ in zip(one.lows, one.highs))])
+    lows = [low for low, _ in ranges]
+    if ranges:
+        ids = [one for one in ids if not covered(ranges, lows, one)]
+    columns = [tuple(names) for names in source["keys"]]
+    raw: list[list[str]] = [[] for _ in columns]
+    plan = queries.plan(source["events"], ["bigint[]", "bigint[]", "bigint[]"])
+    for row in plan.execute([lows, [high for _, high in ranges], ids]):
+        events.ids += row["ids"]
+        events.xids += row["xids"]
+        events.payloads += row["payloads"]
+        for number in range(len(columns)):
+            raw[number] += row[f"key_{number}"]
+        if "event_times" in row:
+            events.event_times += row["event_times"]
+        if "start_times" in row:
+            bounds = (row[name] for name in ("start_points", "end_points", "start_times", "end_times"))
+            events.spans += map(span_of, *bounds)
+    known: dict[str, str] = memory.setdefault("keys", {})
+    if len(known) > KEYS_KEPT:
+        known.clear()
+    for names, texts in zip(columns, raw):
+        fresh = {text: key_of(json.loads(text, parse_float=Decimal)) for text in set(texts).difference(known)}
+        events.keys[names] = [fresh[text] if text in fresh else known[text] for text in texts]
+        known.update((text, key) for text, key in fresh.items() if len(text) <= KEY_LENGTH)
+    add_statements(queries, events, source["type_id"], broker)
+    return events
+
+
+def span_of(start: Optional[str], end: Optional[str], start_time: Optional[int], end_time: Optional[int]) -> Span:
+    """Return where a composite event begins and ends; None for an event without times."""
+    if start is not None and end is not None:
+        return int(start), int(end), None
+    return None if start_time is None else (point_of(start_time, 0), None, end_time)
+
+
+def runs_of(ids: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return ids that lie close to each other as ranges, and the others: a range is read faster than its ids."""
+    ranges: list[tuple[int, int]] = []
+    rest: list[int] = []
+    begin = 0
+    for end in range(1, len(ids) + 1):
+        if end == len(ids) or ids[end] > ids[end - 1] + NEAR:
+            if end - begin < RUN:
+                rest += ids[begin:end]
+            else:
+                ranges.append((ids[begin], ids[end - 1] + 1))
+            begin = end
+    return ranges, rest
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges without those that overlap."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(set(ranges)):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
+
+
+def covered(ranges: list[tuple[int, int]], lows: list[int], one: int) -> bool:
+    """Tell whether a number lies in one of some ranges that do not overlap."""
+    place = bisect_left(lows, one + 1) - 1
+    return place >= 0 and one < ranges[place][1]
+
+
+def add_statements(queries: Queries, events: Events, type_id: int, broker: str) -> None:
+    """Add what is known of the statements that published the events: when, and where they come from."""
+    ids, xids = events.ids, events.xids
+    count = len(ids)
+    events.times, events.origins, events.clients = [None] * count, [broker] * count, [None] * count
+    firsts = dict(zip(reversed(xids), reversed(ids)))
+    lasts = dict(zip(xids, ids))
+    found = queries.rows(
+        STATEMENTS, [str(xid) for xid in firsts], [*firsts.values()], [lasts[xid] for xid in firsts],
+        [type_id] * len(firsts),
+    )  # fmt: skip
+    for row in found:
+        low, high = bisect_left(ids, row["lo"]), bisect_left(ids, row["hi"] + 1)
+        xid, time, origin, client = row["xid"], row["published"], row["origin"] or broker, row["client"]
+        if xids[low:high].count(xid) == high - low:
+            size = high - low
+            events.times[low:high] = [time] * size
+            events.origins[low:high] = [origin] * size
+            events.clients[low:high] = [client] * size
+            continue
+        for place in range(low, high):
+            if xids[place] == xid:
+                events.times[place], events.origins[place], events.clients[place] = time, origin, client
+
+
+def as_events(arrivals: list[Gathered], nodes: list[str], *, by_arrival: bool) -> list[Event]:
+    """Return arrivals, which are in order, as the detector takes events: each once, with all leaves that it matches."""
+    found: list[Event] = []
+    last = -1
+    for position, leaf, key, i, events in arrivals:
+        match = (nodes[leaf], key)
+        if position == last:
+            # Leaves that differ in their alias alone are one node.
+            matches = found[-1].matches
+            assert matches is not None
+            if match not in matches:
+                matches.append(match)
+            continue
+        last = position
+        span = None
+        bounds = events.spans[i] if events.spans else None
+        if bounds is not None:
+            start, end, end_time = bounds
+            span = (start, point_of(end_time or 0, position) if end is None else end)
+        time = events.times[i] if by_arrival else events.event_times[i] if events.event_times else None
+        found.append(
+            Event(
+                position, time, events.kind, events.payloads[i], events.ids[i], events.origins[i], events.xids[i], None,
+                [match], span,
+            )
+        )  # fmt: skip
+    return found
+
+
+def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> list[Event]:
+    """Return what neighbours have detected as the detector takes it, unless the owner may not see what that is made of.
+
+    What was detected at one point is taken at one point, too: that of the first that came.
+    """
+    found: list[Event] = []
+    points: dict[tuple[int, ...], int] = {}
+    for position, leaf, i, events in sorted(arrivals, key=itemgetter(0, 1)):
+        nodes = parts.get(str(leaf))
+        if nodes:
+            place, key, point, told = json.loads(events.payloads[i])["constituents"]
+            at = points.setdefault((leaf, *point), position)
+            matches = [(nodes[place], () if key is None else key)]
+            found.append(
+                Event(at, point[0], "", None, events.ids[i], events.origins[i], None, None, matches, None, told)
+            )
+    return found
+$python$),
+('composite.graph', '815ba6cecfd96dea', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1542,7 +1830,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'e6cd2aeda119a1ef', $python$
+('composite.keys', '815ba6cecfd96dea', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1612,7 +1900,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'e6cd2aeda119a1ef', $python$
+('composite.keystate', '815ba6cecfd96dea', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -1755,7 +2043,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', 'e6cd2aeda119a1ef', $python$
+('composite.matching', '815ba6cecfd96dea', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -1825,7 +2113,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'e6cd2aeda119a1ef', $python$
+('composite.memo', '815ba6cecfd96dea', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -1891,7 +2179,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'e6cd2aeda119a1ef', $python$
+('composite.occurrences', '815ba6cecfd96dea', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -1980,7 +2268,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', 'e6cd2aeda119a1ef', $python$
+('composite.ordering', '815ba6cecfd96dea', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2084,7 +2372,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', 'e6cd2aeda119a1ef', $python$
+('composite.pairing', '815ba6cecfd96dea', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2349,7 +2637,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', 'e6cd2aeda119a1ef', $python$
+('composite.parser', '815ba6cecfd96dea', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2684,7 +2972,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'e6cd2aeda119a1ef', $python$
+('composite.parts', '815ba6cecfd96dea', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -2828,7 +3116,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'e6cd2aeda119a1ef', $python$
+('composite.points', '815ba6cecfd96dea', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -2952,9 +3240,10 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'e6cd2aeda119a1ef', $python$
+('composite.queries', '815ba6cecfd96dea', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
+from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Optional
 
@@ -2980,12 +3269,20 @@ from (select w.*, lower(r) as low, upper(r) as high
     cross join lateral unnest(w.live::int8multirange) r offset 0) w
 cross join lateral (select o.node, o.slot, o.serial, o.data from pgps_internal.composite_open o
     where o.state_id = w.state_id and o.key = w.key and o.serial >= w.low and o.serial < w.high
-        and o.row_id >= w.born offset 0) o
-union all
-select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text
-from unnest($1::bigint[], $2::text[], $3::bigint[], $5::numeric[]) w(state_id, key, born, bound)
+        and o.row_id >= w.born offset 0) o"""
+
+HELD_ROWS = """
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::numeric[]) w(state_id, key, born, bound)
 join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.slot = -1
     and o.start_at >= w.bound and o.row_id >= w.born"""
+
+STATEMENTS = """
+select c.xid::text::bigint as xid, c.lo, c.hi, pgps_internal.microseconds(c.published_at) as published,
+    (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as origin,
+    (select k.name from pgps_internal.client k where k.client_id = c.client_id) as client
+from unnest($1::text[], $2::bigint[], $3::bigint[], $4::integer[]) w(xid, low, high, type_id)
+join pgps_internal.control c on c.xid = w.xid::xid8 and c.hi >= w.low and c.lo <= w.high and c.type_id = w.type_id"""
 
 WRITE_KEYS = """
 insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
@@ -3005,12 +3302,26 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
 join pgps_internal.event_type t on t.name = l.name"""
 
 WRITE_STEPS = """
-select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+select * from pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
 
 
+PUBLISH = """
+select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections)"""
+PLAN_ONCE = """
+select b.before, set_config('plan_cache_mode', 'force_generic_plan', true)
+from (select current_setting('plan_cache_mode') as before offset 0) b"""
+PLAN_AS = "select set_config('plan_cache_mode', $1, true)"
+RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true)"
+DETECTIONS = ["bigint", "bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]", "text[]"]
+
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
+
+PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
+
+# Owner, event type, first and last event of what one composite event has published.
+Statement = tuple[int, int, int, int]
 
 
 class Queries:
@@ -3024,6 +3335,8 @@ class Queries:
         """Return the plan of a statement."""
         plan = self.plans.get(text)
         if plan is None:
+            if len(self.plans) > PLANS_KEPT:
+                self.plans.clear()
             plan = self.plans[text] = self.db.prepare(text, types)
         return plan
 
@@ -3036,19 +3349,41 @@ class Queries:
         """Return the one value of a statement."""
         return self.plan(text, []).execute([])[0]["value"]
 
-    def events_plan(self, source: dict[str, Any]) -> Any:
-        """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
-        return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
-
     def heed(self) -> None:
         """Let the server cancel what runs, which it does where it is asked something."""
         self.plan("select", []).execute([])
 
-    def write(self, *sets: list[tuple[Any, ...]]) -> None:
-        """Write keys, open occurrences, late events and steps."""
+    def write(self, *sets: list[tuple[Any, ...]]) -> dict[int, int]:
+        """Write keys, open occurrences, late events and steps; return the number of each composite event's step."""
+        found: Any = ()
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
             if rows:
-                self.rows(text, *(list(column) for column in zip(*rows)))
+                found = self.rows(text, *(list(column) for column in zip(*rows)))
+        return {row["composite_id"]: row["row_id"] for row in found}
+
+    def publish(self, job: dict[str, Any], columns: list[list[Any]], bound: Optional[list[str]]) -> Optional[Statement]:
+        """Publish what was detected: start, end and detection in microseconds, both bounds as points, constituents.
+
+        Return what is to be recorded; None where that is done, since attributes of users' are evaluated.
+        """
+        if job["insert"] is None:
+            self.plan(PUBLISH, DETECTIONS).execute([job["composite_id"], *columns, bound])
+            return None
+        # Its plan does not depend on what is inserted; it would be made five times before it is kept.
+        before = self.plan(PLAN_ONCE, []).execute([])[0]["before"]
+        row = self.plan(job["insert"], DETECTIONS[1:-1]).execute(columns)[0]
+        self.plan(PLAN_AS, ["text"]).execute([before])
+        return job["owner"], job["type_id"], row["first"], row["last"]
+
+    def record(self, statements: Iterable[Optional[Statement]]) -> None:
+        """Record what was published, for each owner at once."""
+        by_owner: dict[int, list[Statement]] = {}
+        for one in statements:
+            if one is not None:
+                by_owner.setdefault(one[0], []).append(one)
+        for owner, group in by_owner.items():
+            _, *columns = (list(column) for column in zip(*group))
+            self.plan(RECORD, ["bigint", "integer[]", "bigint[]", "bigint[]"]).execute([owner, *columns])
 
     def answers(self, job: dict[str, Any], asked: Any) -> dict[tuple[str, str], Any]:
         """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""
@@ -3104,7 +3439,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', 'e6cd2aeda119a1ef', $python$
+('composite.rows', '815ba6cecfd96dea', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3193,179 +3528,187 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.server', 'e6cd2aeda119a1ef', $python$
+('composite.sequence', '815ba6cecfd96dea', $python$
+"""Sequences of two events, the commonest expression: no walk through the graph for each event.
+
+What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
+a batch may be taken one way and the next one the other.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Optional
+
+from composite.graph import Graph, Node
+from composite.keystate import KeyState
+from composite.points import END, SERIAL, START, TIME_BITS, Event, Occurrence
+from composite.stepping import Found, GivenUp, Step
+
+# An event at one operand: point, operand, key, id, origin, payload. Of one event, the second operand comes first.
+Moment = tuple[int, int, Any, Optional[int], Optional[str], Any]
+# What was detected: the key, what begins it and what ends it.
+Pair = tuple[Any, tuple[Occurrence, ...], Occurrence]
+
+
+def sequence_of(graph: Graph) -> Optional[Node]:
+    """Return the node of `a ; b`, when the graph is this and nothing else, its events are points and have no filter."""
+    root = next((node for node in graph.nodes if node.roots), None)
+    if root is None or root.op != "seq" or graph.frame.time_basis != "arrival":
+        return None
+    plain = all(
+        node is root or (node.op == "leaf" and node.point and all(parent is root for parent, _ in node.parents))
+        for node in graph.nodes
+    )
+    return root if plain and not any(node.tests for node in graph.nodes) else None
+
+
+def moments_of(
+    root: Node, placed: list[tuple[int, Event]], matcher: Optional[Callable[[Event], list[tuple[str, Any]]]]
+) -> Optional[list[Moment]]:
+    """Return events with their matches as moments of a sequence; None when one is an interval or was told."""
+    found: list[Moment] = []
+    for point, event in placed:
+        if event.span is not None or event.start is not None or event.told is not None:
+            return None
+        matches = event.matches
+        if matches is None:
+            matches = matcher(event) if matcher else []
+        for role in (1, 0):
+            name = root.children[role].name
+            found += [
+                (point, role, key, event.id, event.origin, event.payload) for matched, key in matches if matched == name
+            ]
+    return found
+
+
+def pair_up(step: Step, root: Node, touch: Callable[[Any], KeyState], moments: Iterable[Moment]) -> list[Pair]:
+    """Take the events of a batch in order; return what is detected."""
+    base, within, recent = root.base, step.within, step.context == "recent"
+    first_leaf, last_leaf = root.children
+    found: list[Pair] = []
+    last_key, state, opened = None, KeyState(None), []
+    for point, role, key, event_id, origin, payload in moments:
+        if key != last_key or last_key is None:
+            state, last_key = touch(key), key
+            opened = state.slots.setdefault(base, [])
+        state.clock = point
+        if opened and within is not None:
+            state.expire(root, 0, ((point >> TIME_BITS) - within) << TIME_BITS)
+        if role == 0:
+            state.serial = serial = state.serial + 1
+            first = (serial, point, point, first_leaf, event_id, origin, payload)
+            if recent and opened:
+                before = opened[0][SERIAL]
+                if before <= state.stored:
+                    state.closed.append((root.name, 0, before))
+                opened[0] = first
+            else:
+                opened.append(first)
+                if len(opened) > step.max_open:
+                    give_up(step, root, state)
+        elif recent and opened:
+            found.append((key, (opened[0],), (0, point, point, last_leaf, event_id, origin, payload)))
+        elif opened:
+            finish(step, root, state, (0, point, point, last_leaf, event_id, origin, payload), found)
+    return found
+
+
+def give_up(step: Step, root: Node, state: KeyState) -> None:
+    """Close the oldest of what is open: there is too much."""
+    gone = state.slots[root.base][0]
+    state.close(root, 0, [gone])
+    step.given_up.append(GivenUp(state.key, root, gone))
+
+
+def finish(step: Step, root: Node, state: KeyState, last: Occurrence, found: list[Pair]) -> None:
+    """Make what the context makes of what is open and an event that ends it, and close what it uses up."""
+    opened, context = state.slots[root.base], step.context
+    used = opened[:1] if context == "chronicle" else opened[:]
+    if context == "cumulative":
+        found.append((state.key, tuple(used), last))
+    else:
+        found += [(state.key, (one,), last) for one in used]
+    if context != "unrestricted":
+        state.close(root, 0, used)
+
+
+def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
+    """Return pairs as the detector tells what it has found."""
+    return [
+        Found(key, root, last[END], (0, firsts[0][START], last[END], root, (firsts, (last,))))
+        for key, firsts, last in pairs
+    ]
+$python$),
+('composite.server', '815ba6cecfd96dea', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
-kept is in tables (sql/schema/0019_composite.sql), and only the graphs stay with the session.
+kept is in tables (sql/schema/0019_composite.sql); what stays with the session only saves reading.
 """
 
+import gc
 import json
-from collections.abc import Iterable
-from decimal import Decimal
-from typing import Any, NamedTuple, Optional
+from operator import attrgetter, itemgetter
+from typing import Any, Optional
 
-from composite.definition import Definition
-from composite.described import define_from, leaf_nodes, tests_of
-from composite.detector import Changes, State, detect
-from composite.graph import Graph, build
-from composite.keys import EVERYTHING, key_of, live_ranges, read_ranges, write_ranges
+from composite.described import tests_of
+from composite.detector import State, detect, detect_sequence
+from composite.gathering import Gathered, as_events, gather, part_events
+from composite.keys import EVERYTHING, read_ranges
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.ordering import Ordering
-from composite.points import BEFORE, Event, Idle, point_of, time_of
-from composite.queries import DUE_KEYS, KEYS, OPEN_ROWS, Queries
+from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
+from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Statement
 from composite.rows import HELD, KeyRow, Row
-from composite.stepping import Found
-from composite.told import tell_part, write_parts
+from composite.sequence import Moment, as_found
+from composite.storing import fault_of, rows_of_keys, rows_of_open, stored, unstored
+from composite.subjects import ROW_BYTES, Subject, keep, known_of, recall
+from composite.syntax import leaves
+from composite.told import PairTeller, tell_part, write_parts
 
-EVENT_BITS = 48  # of a position; above them is the number of the batch
-GRAPHS_KEPT = 5000
 TICKS_AT_ONCE = 20_000
 
 
-class Known(NamedTuple):
-    """Hold what a session keeps of a composite event: it is the same until the definition changes."""
-
-    version: str
-    definition: Definition
-    graph: Graph
-    nodes: list[str]
-    columns: list[tuple[str, ...]]
-
-
-class Subject:
-    """Hold one composite event for the time of a step."""
-
-    def __init__(self, job: dict[str, Any], known: Known) -> None:
-        self.job = job
-        self.id: int = job["composite_id"]
-        self.state_id: int = job["state_id"]
-        self.known = known
-        self.events: list[Event] = []
-        self.points: dict[tuple[int, ...], int] = {}
-        self.stream: list[Any] = []
-        self.ordering = job["ordering"]
-        self.frontier = 0
-        self.keys: dict[str, dict[str, Any]] = {}
-        self.rows: list[Row] = []
-        self.state: Optional[State] = None
-        self.changes: Optional[Changes] = None
-        self.found: list[Found] = []
-        self.heard: Optional[dict[str, int]] = job.get("heard")
-        self.idle_at: Optional[int] = None
-        self.more = False
-
-    @property
-    def partitioned(self) -> bool:
-        """Tell whether each key is detected for itself."""
-        return self.known.graph.frame.partitioned
-
-    @property
-    def by_arrival(self) -> bool:
-        """Tell whether events are taken as they come."""
-        return self.known.graph.frame.time_basis == "arrival"
-
-
 def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Take a step of each composite event of a job; return what is to be published, and what became of it."""
-    queries = Queries(db, memory)
-    subjects = {one["composite_id"]: Subject(one, known_of(memory, one)) for one in job["composites"]}
+    """Take a step of each composite event of a job and publish what is detected; return whether timers are left."""
+    # A step makes a hundred thousand tuples and no cycles: looking for these takes a quarter of its time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return take_all(Queries(db, memory), memory, job)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """Do the same, with the statements of the session."""
+    subjects = {one["composite_id"]: Subject(one, known_of(memory, one, job["intervals"])) for one in job["composites"]}
+    for subject in subjects.values():
+        recall(memory, subject)
     for source in job["types"]:
-        read_events(queries, source, subjects, job["broker"])
+        gather(queries, memory, source, subjects, job["broker"])
     for subject in subjects.values():
         order(subject, job)
     load_keys(queries, subjects)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
     for subject in subjects.values():
         run(queries, subject)
-    write(queries, subjects, born)
-    return {
-        "more": any(subject.more for subject in subjects.values()),
-        "found": {str(subject.id): [*tell(subject)] for subject in subjects.values() if subject.found},
-    }
-
-
-def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
-    """Return the graph of a composite event, of this session or made now."""
-    graphs: dict[int, Known] = memory.setdefault("graphs", {})
-    known = graphs.get(job["composite_id"])
-    if known is None or known.version != job["version"]:
-        definition = define_from(job["given"])
-        # What comes in parts does not end where it comes.
-        (graph,) = build([definition], [*job["intervals"], *(job["part_types"] or ())])
-        nodes = leaf_nodes(definition, graph)
-        known = Known(job["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
-        if len(graphs) >= GRAPHS_KEPT:
-            graphs.clear()
-        graphs[job["composite_id"]] = known
-    return known
-
-
-def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Subject], broker: str) -> None:
-    """Add the events of one event type to the composite events that they are leaves of."""
-    plan = queries.events_plan(source)
-    found = plan.execute([source["composites"], source["leaves"], source["after"], source["upto"]])
-    for row in sorted(found, key=lambda row: (row["batch_id"], row["event_id"])) if source["is_part"] else found:
-        payload = row["payload"]
-        values = None
-        position = row["batch_id"] << EVENT_BITS | row["event_id"]
-        matches: dict[int, list[tuple[str, Any]]] = {}
-        origin = row["origin"] or broker
-        for composite_id, leaf in zip(row["composites"], row["leaves"]):
-            subject = subjects[composite_id]
-            if leaf >= len(subject.known.nodes):
-                part_event(subject, leaf, row, position)
-                continue
-            wanted = subject.job["sources"][leaf]
-            if wanted and (wanted["broker"] != origin or wanted["client"] not in (None, row["client"])):
-                continue
-            columns = subject.known.columns[leaf]
-            key: Any = ()
-            if columns:
-                if values is None:
-                    values = json.loads(payload, parse_float=Decimal)
-                key = key_of([values.get(column) for column in columns])
-            # Leaves that differ in their alias alone are one node.
-            named = matches.setdefault(composite_id, [])
-            if (subject.known.nodes[leaf], key) not in named:
-                named.append((subject.known.nodes[leaf], key))
-        for composite_id, matched in matches.items():
-            subject = subjects[composite_id]
-            at = row["published"] if subject.by_arrival else row["event_time"]
-            span = span_of(row, position)
-            subject.events.append(
-                Event(position, at, source["type"], payload, row["event_id"], origin, row["xid"], None, matched, span)
-            )
-
-
-def part_event(subject: Subject, leaf: int, row: dict[str, Any], position: int) -> None:
-    """Add what a neighbour has detected to a composite event, unless its owner may not see what that is made of.
-
-    What it detected at one point is taken at one point, too: rows come in their order.
-    """
-    nodes = subject.job["parts"].get(str(leaf))
-    if nodes:
-        place, key, point, told = json.loads(row["payload"])["constituents"]
-        position = subject.points.setdefault((leaf, *point), position)
-        matches = [(nodes[place], () if key is None else key)]
-        subject.events.append(
-            Event(position, point[0], "", None, row["event_id"], row["origin"], None, None, matches, None, told)
-        )
-
-
-def span_of(row: dict[str, Any], position: int) -> Optional[tuple[int, int]]:
-    """Return beginning and end of a composite event as points; one from elsewhere has only their times."""
-    if row["start_at"] is not None:
-        return int(row["start_at"]), int(row["end_at"])
-    if row["start_time"] is not None:
-        return point_of(row["start_time"], 0), point_of(row["end_time"], position)
-    return None
+    keep(memory, subjects, write(queries, subjects, born))
+    queries.record(publish(queries, subject) for subject in subjects.values() if subject.pairs or subject.found)
+    return {"more": any(subject.more for subject in subjects.values())}
 
 
 def order(subject: Subject, job: dict[str, Any]) -> None:
     """Put the events in order of delivery, note who has been silent for too long, and find how far this will lead."""
-    subject.events.sort(key=lambda event: event.position)
+    if subject.is_sequence:
+        order_sequence(subject)
+        return
+    subject.arrivals.sort(key=itemgetter(0, 1))
+    subject.events = as_events(subject.arrivals, subject.known.nodes, by_arrival=subject.by_arrival)
+    if subject.part_arrivals:
+        subject.events += part_events(subject.part_arrivals, subject.job["parts"])
+        subject.events.sort(key=position_of_event)
     frame = subject.known.graph.frame
     ordering = Ordering(frame.time_basis, frame.lateness)
     if subject.ordering is not None:
@@ -3385,6 +3728,37 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
         copy.reach(subject.job["now"])
     subject.job["from"] = before
     subject.job["to"] = copy.frontier
+
+
+def order_sequence(subject: Subject) -> None:
+    """Put the events of a sequence in order of delivery, each with its point; the second operand first, where both."""
+    job, arrivals = subject.job, subject.arrivals
+    before, after = leaves(subject.known.definition.expression)
+    arrivals.sort(key=first_of if before.type != after.type else last_leaf_first)
+    clock = subject.ordering["frontier"] if subject.ordering is not None else job["since"]
+    if subject.ordering is None:
+        subject.ordering = {"frontier": clock, "sources": [], "idle": []}
+    job["from"] = clock
+    moments: list[Moment] = []
+    for position, leaf, key, i, events in arrivals:
+        time: int = events.times[i]  # type: ignore[assignment]
+        if clock is None or time > clock:
+            clock = time
+        point = clock << TIME_BITS | position << 2 | EVENT
+        moments.append((point, leaf, key, events.ids[i], events.origins[i], events.payloads[i]))
+    if job["now"] is not None and (clock is None or job["now"] > clock):
+        clock = job["now"]
+    job["to"] = clock
+    subject.moments = moments
+
+
+first_of = itemgetter(0)
+position_of_event = attrgetter("position")
+
+
+def last_leaf_first(arrival: Gathered) -> tuple[int, int]:
+    """Return by what arrivals of one event are put in order."""
+    return arrival[0], -arrival[1]
 
 
 def limit_ticks(subject: Subject, since: Optional[int]) -> None:
@@ -3425,100 +3799,83 @@ def load_keys(queries: Queries, subjects: dict[int, Subject]) -> None:
     wanted = {
         (subject.state_id, stored(key))
         for subject in subjects.values()
-        for event in subject.events
-        for _, key in event.matches or ()
+        if not subject.is_whole
+        for key in subject.touched_keys()
+        if stored(key) not in subject.keys
     }
     timed = [subject for subject in subjects.values() if subject.job["to"] is not None and subject.job["timed"]]
     spans = [[one.state_id, EVERYTHING if one.job["from"] is None else one.job["from"], one.job["to"]] for one in timed]
     for row in queries.rows(DUE_KEYS, *(list(part) for part in zip(*spans))) if spans else ():
-        wanted.add((row["state_id"], row["key"]))
+        if row["key"] not in by_state[row["state_id"]].keys:
+            wanted.add((row["state_id"], row["key"]))
     if not wanted:
         return
     pairs = sorted(wanted)
     found = queries.rows(KEYS, [state for state, _ in pairs], [key for _, key in pairs])
-    bounds = []
+    held: list[tuple[int, str, int, int]] = []
     for row in found:
         subject = by_state[row["state_id"]]
-        subject.keys[row["key"]] = {**row, "live": read_ranges(row["live"])}
-        reached = subject.ordering["frontier"]
-        late = subject.known.graph.frame.lateness == 0
-        bounds.append(None if subject.by_arrival else 0 if reached is None else point_of(reached + late, 0, BEFORE))
-    open_rows = queries.rows(
-        OPEN_ROWS,
-        [row["state_id"] for row in found],
-        [row["key"] for row in found],
-        [row["born"] for row in found],
-        [row["live"] for row in found],
-        [None if bound is None else str(bound) for bound in bounds],
-    )
+        key = row["key"]
+        subject.keys[key] = {"born": row["born"], "serial": row["serial"], "live": read_ranges(row["live"])}
+        rest = (row["version"], row["serial"], int(row["clock"]), row["ticked"], row["due"])
+        subject.loaded.append(KeyRow(unstored(key, subject), *rest))
+        subject.size += ROW_BYTES
+        if not subject.by_arrival:
+            reached = subject.ordering["frontier"]
+            late = subject.known.graph.frame.lateness == 0
+            bound = 0 if reached is None else point_of(reached + late, 0, BEFORE)
+            held.append((row["state_id"], key, row["born"], bound))
+    open_rows = [
+        *queries.rows(OPEN_ROWS, *([row[name] for row in found] for name in ("state_id", "key", "born", "live"))),
+        *(queries.rows(HELD_ROWS, *(list(column) for column in zip(*held))) if held else ()),
+    ]
     for row in open_rows:
         data = json.loads(row["data"])
         serial = row["serial"] if row["slot"] != HELD else data[1]
         subject = by_state[row["state_id"]]
+        subject.size += len(row["data"]) + ROW_BYTES
         subject.rows.append(
             Row(unstored(row["key"], subject), row["node"], row["slot"], serial, data[1], data[2], data)
         )
-
-
-def stored(key: Any) -> str:
-    """Return a key as it is stored; without a partition there is one."""
-    return "[]" if key == () else str(key)
-
-
-def unstored(key: str, subject: Subject) -> Any:
-    """Return a stored key as the detector has it."""
-    return key if subject.partitioned else ()
 
 
 def run(queries: Queries, subject: Subject) -> None:
     """Run the detector, as often as it asks for conditions whose answer is not known yet."""
     job, graph = subject.job, subject.known.graph
     memo = Memo(tests_of(graph))
-    keys = [
-        KeyRow(unstored(key, subject), row["version"], row["serial"], int(row["clock"]), row["ticked"], row["due"])
-        for key, row in subject.keys.items()
-    ]
     while True:
-        state = State(graph, memo.callbacks())
+        state = subject.kept or State(graph, memo.callbacks())
         state.step.heed = queries.heed
-        state.load(json.loads(json.dumps(subject.ordering)), keys, subject.rows)
+        state.load(json.loads(json.dumps(subject.ordering)), subject.loaded, subject.rows)
         if graph.ticking and not subject.partitioned:
             state.start(subject.job["began"])
-        now = job["now"] if subject.by_arrival else None
-        subject.changes, subject.found = detect(state, subject.stream, now)
+        sequence = state.sequence
+        if subject.moments is not None and sequence is not None:
+            subject.changes, subject.pairs = detect_sequence(state, subject.moments, job["to"])
+            if job["binds"]:
+                subject.found, subject.pairs = as_found(sequence, subject.pairs), []
+        else:
+            now = job["now"] if subject.by_arrival else None
+            subject.changes, subject.found = detect(state, subject.stream, now)
         subject.state = state
         if not memo.asked:
             break
         memo.learn(queries.answers(job, memo.asked))
 
 
-def write(queries: Queries, subjects: dict[int, Subject], born: int) -> None:
-    """Write what has changed."""
+def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int, int]:
+    """Write what has changed; return the numbers of the steps."""
     keys: list[tuple[Any, ...]] = []
     opened: list[tuple[Any, ...]] = []
     late: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
     for subject in subjects.values():
-        changes, state = subject.changes, subject.state
+        changes = subject.changes
         assert changes is not None
-        assert state is not None
-        closed: dict[Any, list[int]] = {}
-        for gone in changes.closed:
-            if gone.slot != HELD:
-                closed.setdefault(gone.key, []).append(gone.serial)
-        keys += [row_of_key(subject, one, closed.get(one.key, []), state, born) for one in changes.keys]
-        keys += [
-            (subject.state_id, stored(key), born, 0, 0, "0", None, None, "{}")
-            for key in changes.dropped
-            if stored(key) in subject.keys
-        ]
-        for row in changes.opened:
-            serial = None if row.slot == HELD else row.serial
-            data = json.dumps(row.data, ensure_ascii=False, separators=(",", ":"))
-            opened.append((subject.state_id, stored(row.key), row.node, row.slot, serial, str(row.start), data))
+        before = len(subject.keys)
+        keys += rows_of_keys(subject, changes, born)
+        opened += rows_of_open(subject, changes)
         late += [(subject.id, one.event.type, one.event.id, one.event.time, one.reason) for one in changes.late]
-        kept = sum(1 for one in changes.keys if stored(one.key) not in subject.keys)
-        lost = sum(1 for key in changes.dropped if stored(key) in subject.keys)
         steps.append(
             (
                 subject.id,
@@ -3528,59 +3885,42 @@ def write(queries: Queries, subjects: dict[int, Subject], born: int) -> None:
                 None if subject.heard is None else json.dumps(subject.heard),
                 subject.idle_at,
                 len(changes.opened) - len(changes.closed),
-                kept - lost,
-                len(subject.found),
+                len(subject.keys) - before,
+                len(subject.found) + len(subject.pairs),
                 len(changes.late),
                 len(changes.given_up),
                 fault_of(changes),
             )
         )
-    queries.write(keys, opened, late, steps)
+    return queries.write(keys, opened, late, steps)
 
 
-def row_of_key(subject: Subject, one: KeyRow, closed: list[int], state: State, born: int) -> tuple[Any, ...]:
-    """Return the row of a key: what of its open occurrences still counts is told by their serials."""
-    before = subject.keys.get(stored(one.key))
-    serials = sorted(occurrence[0] for opened in state.keys[one.key].slots.values() for occurrence in opened)
-    old = before["live"] if before else []
-    since = before["serial"] if before else 0
-    live = live_ranges(old, closed, since, one.serial, serials)
-    first = before["born"] if before else born
-    return (
-        subject.state_id, stored(one.key), first, one.version, one.serial, str(one.clock), one.ticked, one.due,
-        write_ranges(live),
-    )  # fmt: skip
-
-
-def fault_of(changes: Changes) -> Optional[str]:
-    """Return the last error of a condition."""
-    if not changes.faults:
-        return None
-    last = changes.faults[-1]
-    return f"{last.error} (in the filter: {last.text})"
-
-
-def tell(subject: Subject) -> Iterable[dict[str, Any]]:
-    """Return what was detected, ready to be published; payloads are put into the constituents as they are."""
+def publish(queries: Queries, subject: Subject) -> Optional[Statement]:
+    """Publish what was detected; payloads are put into the constituents as they are."""
     definition = subject.known.definition
-    named, asked = subject.job["binds"], subject.job["asked"]
-    for found in subject.found:
-        one = found.occurrence
-        if asked is not None:
-            yield tell_part(found, asked, subject.job["broker"])
-            continue
-        told = {
-            "span": [str(one[1]), str(one[2])],
-            "starts": time_of(one[1]),
-            "ends": time_of(one[2]),
-            "detected": time_of(found.point),
-            "constituents": write_parts(definition, one),
-        }
-        if named:
-            told["bound"] = write_given(bind(definition, one))
-        yield told
+    bound = None
+    if subject.pairs:
+        tell = PairTeller(definition).write
+        starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
+        ends = [last[2] for _, _, last in subject.pairs]
+        detected = ends
+        parts = [tell(firsts, last) for _, firsts, last in subject.pairs]
+    elif subject.job["asked"] is not None:
+        told = [tell_part(one, subject.job["asked"], subject.job["broker"]) for one in subject.found]
+        starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
+        detected = [one.point for one in subject.found]
+        parts = [text for _, text in told]
+    else:
+        found = [one.occurrence for one in subject.found]
+        starts, ends = [one[1] for one in found], [one[2] for one in found]
+        detected = [one.point for one in subject.found]
+        parts = [write_parts(definition, one) for one in found]
+        if subject.job["binds"]:
+            bound = [write_given(bind(definition, one)) for one in found]
+    times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
+    return queries.publish(subject.job, [*times, starts, ends, parts], bound)
 $python$),
-('composite.stepping', 'e6cd2aeda119a1ef', $python$
+('composite.stepping', '815ba6cecfd96dea', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -3658,6 +3998,11 @@ class Step:
         self.order: list[int] = []
         self.heed: Optional[Callable[[], object]] = None
         self.fired = 0
+
+    def forget(self) -> None:
+        """Let go of what the last batch has brought."""
+        for gathered in (self.found, self.faults, self.given_up):
+            gathered.clear()
 
     def move(self, state: KeyState, point: int) -> None:
         """Go on to a point of the history."""
@@ -3803,7 +4148,231 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.syntax', 'e6cd2aeda119a1ef', $python$
+('composite.storing', '815ba6cecfd96dea', $python$
+"""The state of a step as rows of the ledgers."""
+
+import json
+from json.encoder import encode_basestring as quoted
+from typing import Any, Optional
+
+from composite.detector import Changes
+from composite.keys import live_ranges, write_ranges
+from composite.rows import HELD
+from composite.subjects import ROW_BYTES, Subject
+
+
+def rows_of_open(subject: Subject, changes: Changes) -> list[tuple[Any, ...]]:
+    """Return the rows of what has been opened."""
+    found = []
+    for row in changes.opened:
+        data = written(row.data)
+        subject.size += len(data) + ROW_BYTES
+        serial = None if row.slot == HELD else row.serial
+        found.append((subject.state_id, stored(row.key), row.node, row.slot, serial, row.start, data))
+    return found
+
+
+def written(data: list[Any]) -> str:
+    """Return an open occurrence as JSON."""
+    if len(data) == 7 and data[4] is not None and data[5] is not None and isinstance(data[6], str):
+        serial, start, end, node, event_id, origin, payload = data
+        return f'[{serial},{start},{end},"{node}",{event_id},{quoted(origin)},{quoted(payload)}]'
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def rows_of_keys(subject: Subject, changes: Changes, born: int) -> list[tuple[Any, ...]]:
+    """Return the rows of keys, and note what is stored of them."""
+    state = subject.state
+    assert state is not None
+    closed: dict[Any, list[int]] = {}
+    for gone in changes.closed:
+        if gone.slot != HELD:
+            closed.setdefault(gone.key, []).append(gone.serial)
+    found: list[tuple[Any, ...]] = []
+    for one in changes.keys:
+        name = stored(one.key)
+        before = subject.keys.get(name)
+        if before is None:
+            before = subject.keys[name] = {"born": born, "serial": 0, "live": []}
+            subject.size += ROW_BYTES
+        # What of its open occurrences still counts is told by their serials.
+        serials = sorted(occurrence[0] for opened in state.keys[one.key].slots.values() for occurrence in opened)
+        live = live_ranges(before["live"], closed.get(one.key, []), before["serial"], one.serial, serials)
+        before["serial"], before["live"] = one.serial, live
+        found.append(
+            (subject.state_id, name, before["born"], one.version, one.serial, one.clock, one.ticked, one.due,
+                write_ranges(live))
+        )  # fmt: skip
+    found += [
+        (subject.state_id, stored(key), born, 0, 0, 0, None, None, "{}")
+        for key in changes.dropped
+        if subject.keys.pop(stored(key), None) is not None
+    ]
+    return found
+
+
+def fault_of(changes: Changes) -> Optional[str]:
+    """Return the last error of a condition."""
+    if not changes.faults:
+        return None
+    last = changes.faults[-1]
+    return f"{last.error} (in the filter: {last.text})"
+
+
+def stored(key: Any) -> str:
+    """Return a key as it is stored; without a partition there is one."""
+    return "[]" if key == () else str(key)
+
+
+def unstored(key: str, subject: Subject) -> Any:
+    """Return a stored key as the detector has it."""
+    return key if subject.partitioned else ()
+$python$),
+('composite.subjects', '815ba6cecfd96dea', $python$
+"""Composite events for the time of a step, and what a session keeps of them from one to the next."""
+
+from typing import Any, NamedTuple, Optional
+
+from composite.definition import Definition
+from composite.described import define_from, leaf_nodes
+from composite.detector import Changes, State
+from composite.gathering import Gathered, PartArrival
+from composite.graph import Graph, build
+from composite.points import Event
+from composite.rows import KeyRow, Row
+from composite.sequence import Moment, Pair, sequence_of
+from composite.stepping import Found
+
+GRAPHS_KEPT = 5000
+KEPT_BYTES = 128_000_000  # of all states of a session; what is closed counts, too, until they are read again
+ROW_BYTES = 800  # of an open occurrence, besides what is stored of it
+
+
+class Known(NamedTuple):
+    """Hold what a session keeps of a composite event: it is the same until the definition changes."""
+
+    version: str
+    definition: Definition
+    graph: Graph
+    nodes: list[str]
+    columns: list[tuple[str, ...]]
+    is_sequence: bool
+
+
+class Kept(NamedTuple):
+    """Hold the state that a step has left behind, for as long as no other session takes one.
+
+    step: the number of that step. keys: what is stored of the keys in it. is_whole: there are no other keys.
+    size: about how many bytes it takes.
+    """
+
+    step: int
+    state: State
+    keys: dict[str, dict[str, Any]]
+    is_whole: bool
+    size: int
+
+
+class Subject:
+    """Hold one composite event for the time of a step."""
+
+    def __init__(self, job: dict[str, Any], known: Known) -> None:
+        self.job = job
+        self.id: int = job["composite_id"]
+        self.state_id: int = job["state_id"]
+        self.known = known
+        self.arrivals: list[Gathered] = []
+        self.part_arrivals: list[PartArrival] = []
+        self.moments: Optional[list[Moment]] = None
+        self.events: list[Event] = []
+        self.stream: list[Any] = []
+        self.ordering = job["ordering"]
+        self.frontier = 0
+        self.keys: dict[str, dict[str, Any]] = {}
+        self.loaded: list[KeyRow] = []
+        self.kept: Optional[State] = None
+        # Before the first step nothing is stored.
+        self.is_whole: bool = job["step"] is None
+        self.size = 0
+        self.rows: list[Row] = []
+        self.state: Optional[State] = None
+        self.changes: Optional[Changes] = None
+        self.found: list[Found] = []
+        self.pairs: list[Pair] = []
+        self.heard: Optional[dict[str, int]] = job.get("heard")
+        self.idle_at: Optional[int] = None
+        self.more = False
+
+    @property
+    def partitioned(self) -> bool:
+        """Tell whether each key is detected for itself."""
+        return self.known.graph.frame.partitioned
+
+    @property
+    def is_sequence(self) -> bool:
+        """Tell whether it is taken as a sequence: neighbours neither detect in it nor ask for it."""
+        return self.known.is_sequence and self.job["parts"] is None and self.job["asked"] is None
+
+    def touched_keys(self) -> set[Any]:
+        """Return the keys of the events."""
+        keys = {arrival[2] for arrival in self.arrivals}
+        if self.part_arrivals:
+            keys.update(key for event in self.events for _, key in event.matches or ())
+        return keys
+
+    @property
+    def by_arrival(self) -> bool:
+        """Tell whether events are taken as they come."""
+        return self.known.graph.frame.time_basis == "arrival"
+
+
+def recall(memory: dict[str, Any], subject: Subject) -> None:
+    """Take the state over that this session has left behind, unless another one has taken a step since."""
+    states: dict[int, Kept] = memory.setdefault("states", {})
+    # Taken out: what fails in this step spoils it.
+    kept = states.pop(subject.id, None)
+    if kept is not None and kept.step == subject.job["step"] and kept.state.graph is subject.known.graph:
+        subject.kept, subject.keys, subject.is_whole, subject.size = kept[1:]
+
+
+def keep(memory: dict[str, Any], subjects: dict[int, Subject], steps: dict[int, int]) -> None:
+    """Keep the states for the next step, as long as they are not too large.
+
+    Conditions are asked again and again from the same beginning, so a state with conditions is not kept. Whether the
+    transaction commits is told by the number of the step: nobody else gets the same one.
+    """
+    states: dict[int, Kept] = memory["states"]
+    for subject in subjects.values():
+        state = subject.state
+        if state is not None and not state.step.conditions and subject.size < KEPT_BYTES:
+            state.step.forget()
+            states[subject.id] = Kept(steps[subject.id], state, subject.keys, subject.is_whole, subject.size)
+    if sum(kept.size for kept in states.values()) > KEPT_BYTES:
+        states.clear()
+
+
+def known_of(memory: dict[str, Any], job: dict[str, Any], intervals: list[str]) -> Known:
+    """Return the graph of a composite event, of this session or made now."""
+    graphs: dict[int, Known] = memory.setdefault("graphs", {})
+    known = graphs.get(job["composite_id"])
+    if known is None or known.version != job["version"]:
+        definition = define_from(job["given"])
+        # What comes in parts does not end where it comes.
+        (graph,) = build([definition], [*intervals, *(job["part_types"] or ())])
+        known = known_as(job["version"], definition, graph)
+        if len(graphs) >= GRAPHS_KEPT:
+            graphs.clear()
+        graphs[job["composite_id"]] = known
+    return known
+
+
+def known_as(version: str, definition: Definition, graph: Graph) -> Known:
+    """Return what a session keeps of a composite event."""
+    nodes = leaf_nodes(definition, graph)
+    names, columns = [node.name for node in nodes], [node.columns for node in nodes]
+    return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
+$python$),
+('composite.syntax', '815ba6cecfd96dea', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -3908,7 +4477,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'e6cd2aeda119a1ef', $python$
+('composite.takeover', '815ba6cecfd96dea', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -3991,7 +4560,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'e6cd2aeda119a1ef', $python$
+('composite.texts', '815ba6cecfd96dea', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4194,7 +4763,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'e6cd2aeda119a1ef', $python$
+('composite.times', '815ba6cecfd96dea', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -4396,7 +4965,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'e6cd2aeda119a1ef', $python$
+('composite.told', '815ba6cecfd96dea', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -4405,7 +4974,7 @@ from typing import Any
 
 from composite.definition import Definition
 from composite.occurrences import constituents
-from composite.points import Occurrence, time_of
+from composite.points import TIME_BITS, Occurrence
 from composite.stepping import Found
 from composite.times import EPOCH
 from composite.wire import write_occurrence, write_point
@@ -4414,6 +4983,34 @@ from composite.wire import write_occurrence, write_point
 def moment(at: int) -> str:
     """Return microseconds since 1970 as a timestamp with its zone."""
     return (EPOCH + timedelta(microseconds=at)).isoformat()
+
+
+class PairTeller:
+    """Write what sequences of two events are made of; what is the same in many is written once."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.leaves = definition.expression.parts
+        self.moments: dict[int, str] = {}
+        self.heads: tuple[dict[Any, str], dict[Any, str]] = ({}, {})
+
+    def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
+        """Return the constituents of a sequence, which are in order of time, as a JSON array."""
+        if len(firsts) == 1:
+            return f"[{self.write_event(0, firsts[0])},{self.write_event(1, last)}]"
+        return f"[{','.join(self.write_event(0, one) for one in firsts)},{self.write_event(1, last)}]"
+
+    def write_event(self, role: int, event: Occurrence) -> str:
+        """Return an event at an operand of the sequence as a constituent, as write_part does."""
+        _, _, end, _, event_id, origin, payload = event
+        head = self.heads[role].get(origin)
+        if head is None:
+            leaf = self.leaves[role]
+            told = {"as": leaf.name, "event_type": leaf.type, "origin": origin}
+            head = self.heads[role][origin] = json.dumps(told, ensure_ascii=False)[:-1] + ', "event_id": '
+        at = self.moments.get(end >> TIME_BITS)
+        if at is None:
+            at = self.moments[end >> TIME_BITS] = moment(end >> TIME_BITS)
+        return f'{head}{event_id}, "at": "{at}", "payload": {payload}}}'
 
 
 def write_parts(definition: Definition, occurrence: Occurrence) -> str:
@@ -4431,21 +5028,16 @@ def write_part(part: dict[str, Any]) -> str:
     return text if payload is None else f'{text[:-1]}, "payload": {payload}}}'
 
 
-def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
-    """Return what was detected for a neighbour, as it travels; it has asked for the sub-expressions of these names."""
+def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, str]:
+    """Return what was detected for a neighbour, and how it travels; it has asked for sub-expressions of these names."""
     one = found.occurrence
     while one[3].name not in asked:
         (one,) = (member for group in one[4] for member in group)
     key = None if found.key == () else found.key
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
-    return {
-        "starts": time_of(one[1]),
-        "ends": time_of(one[2]),
-        "detected": time_of(found.point),
-        "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
-    }
+    return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'e6cd2aeda119a1ef', $python$
+('composite.trial', '815ba6cecfd96dea', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -4484,6 +5076,8 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
         state = State(graph, memo.callbacks())
         if job.get("explain") is not None:
             state.step = TracedStep(graph, memo.callbacks(), job["explain"])
+            # It notes what happens on the walk through the graph.
+            state.sequence = None
         if graph.ticking and not graph.frame.partitioned and job["began"] is not None:
             state.start(job["began"])
         _, found = detect(state, stream, job["now"] if graph.frame.time_basis == "arrival" else None)
@@ -4655,7 +5249,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'e6cd2aeda119a1ef', $python$
+('composite.windows', '815ba6cecfd96dea', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -4856,7 +5450,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'e6cd2aeda119a1ef', $python$
+('composite.wire', '815ba6cecfd96dea', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -4927,7 +5521,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'e6cd2aeda119a1ef', $python$
+('filter_literals', '815ba6cecfd96dea', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5013,7 +5607,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'e6cd2aeda119a1ef', $python$
+('filter_names', '815ba6cecfd96dea', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5127,7 +5721,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'e6cd2aeda119a1ef', $python$
+('filter_text', '815ba6cecfd96dea', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -5394,7 +5988,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'e6cd2aeda119a1ef', $python$
+('in_select', '815ba6cecfd96dea', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -5494,7 +6088,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'e6cd2aeda119a1ef', $python$
+('keywords', '815ba6cecfd96dea', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -5566,7 +6160,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'e6cd2aeda119a1ef', $python$
+('lexer', '815ba6cecfd96dea', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -5912,7 +6506,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'e6cd2aeda119a1ef', $python$
+('safe_filter', '815ba6cecfd96dea', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6213,7 +6807,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'e6cd2aeda119a1ef', $python$
+('statement_composite', '815ba6cecfd96dea', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6308,7 +6902,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'e6cd2aeda119a1ef', $python$
+('statement_reader', '815ba6cecfd96dea', $python$
 """Read a statement word by word."""
 
 import re
@@ -6526,7 +7120,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'e6cd2aeda119a1ef', $python$
+('statement_text', '815ba6cecfd96dea', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -6804,7 +7398,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'e6cd2aeda119a1ef', $python$
+('token_lists', '815ba6cecfd96dea', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7038,7 +7632,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'e6cd2aeda119a1ef', $python$
+('whole_row', '815ba6cecfd96dea', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7137,7 +7731,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "e6cd2aeda119a1ef"
+digest = "815ba6cecfd96dea"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7244,7 +7838,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "e6cd2aeda119a1ef"
+digest = "815ba6cecfd96dea"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7344,7 +7938,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "e6cd2aeda119a1ef"
+digest = "815ba6cecfd96dea"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7434,7 +8028,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "e6cd2aeda119a1ef"
+digest = "815ba6cecfd96dea"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7526,7 +8120,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "e6cd2aeda119a1ef"
+digest = "815ba6cecfd96dea"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7547,6 +8141,7 @@ names = [
     "composite.pairing",
     "composite.windows",
     "composite.stepping",
+    "composite.sequence",
     "composite.wire",
     "composite.detector",
     "composite.parts",
@@ -7639,7 +8234,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "e6cd2aeda119a1ef"
+digest = "815ba6cecfd96dea"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7660,6 +8255,7 @@ names = [
     "composite.pairing",
     "composite.windows",
     "composite.stepping",
+    "composite.sequence",
     "composite.wire",
     "composite.detector",
     "composite.parts",
@@ -7668,9 +8264,12 @@ names = [
     "composite.memo",
     "composite.occurrences",
     "composite.queries",
+    "composite.gathering",
+    "composite.subjects",
     "composite.told",
-    "composite.server",
     "composite.coupled",
+    "composite.storing",
+    "composite.server",
     "composite.takeover",
     "composite.entry",
 ]
@@ -7724,7 +8323,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "e6cd2aeda119a1ef"
+digest = "815ba6cecfd96dea"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7745,6 +8344,7 @@ names = [
     "composite.pairing",
     "composite.windows",
     "composite.stepping",
+    "composite.sequence",
     "composite.wire",
     "composite.detector",
     "composite.parts",

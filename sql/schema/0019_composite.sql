@@ -152,13 +152,17 @@ create table pgps_internal.composite_open (
 create index composite_open_idx on pgps_internal.composite_open (state_id, key, serial);
 create index composite_held_idx on pgps_internal.composite_open (state_id, key, start_at) where slot = -1;
 
--- Where detected events begin and end as points: their times alone do not tell what is first among equal times.
-create table pgps_internal.composite_span (
-    event_id bigint not null,
-    start_at numeric not null,
-    end_at numeric not null
-) partition by list (((event_id / 65536) % 4));
-create index composite_span_idx on pgps_internal.composite_span (event_id);
+-- Detections on their way into the log, as arrays that are matched by place. Times are microseconds since 1970; points
+-- tell what is first among equal times; bound: what the names in attributes stand for.
+create type pgps_internal.detections as (
+    starts bigint[],
+    ends bigint[],
+    detected bigint[],
+    start_points numeric[],
+    end_points numeric[],
+    constituents text[],
+    bound text[]
+);
 
 -- Rules that run in the publisher's transaction: internal subscriptions that no dispatch matches.
 create table pgps_internal.coupled_rule (
@@ -203,8 +207,7 @@ declare
     v_ledger text;
     v_slot integer;
 begin
-    foreach v_ledger in array array['composite_step', 'composite_key', 'composite_open', 'composite_span',
-            'coupling_mark', 'rule_moment'] loop
+    foreach v_ledger in array array['composite_step', 'composite_key', 'composite_open', 'coupling_mark', 'rule_moment'] loop
         for v_slot in 0..3 loop
             execute format('create table pgps_internal.%I partition of pgps_internal.%I for values in (%s)',
                 v_ledger || '_' || v_slot, v_ledger, v_slot);

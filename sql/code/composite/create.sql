@@ -170,6 +170,9 @@ begin
     end loop;
     insert into pgps_internal.time_attribute (type_id, name) values (v_type.type_id, 'ends_at');
     perform pgps_internal.build_log(v_type);
+    -- Where an event begins and ends as points: its times alone do not tell what is first among equal times.
+    execute format('alter table pgps_internal.%I add column pgps_start_at numeric, add column pgps_end_at numeric',
+        build_composite_type.name || '_log');
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_type.type_id;
     perform pgps_internal.build_code(v_type.type_id);
     execute format('grant select on %s to %I with grant option', v_endpoint, build_composite_type.caller);

@@ -5,24 +5,6 @@
 -- Locks: the turn of detection, and the rows of the composite events that take a step, until the transaction ends.
 -- Writes: composite, position.
 
-create or replace function pgps_internal.composite_upto(composite_id bigint, last bigint) returns bigint
-language plpgsql stable
-as $$
-begin
-    -- A lane may be behind, and a suspended filter is to be asked about what came meanwhile: nothing after that is
-    -- taken before, or it would come in another order.
-    return least(composite_upto.last, (
-        select min(case when not c.is_active or c.is_pending then c.suspended_batch
-            when g.in_lane then (select p.batch_id from pgps_internal.lane_place p where p.owner = c.owner) end)
-        from pgps_internal.composite_leaf l join pgps_internal.member m using (subscription_id)
-        join pgps_internal.class c on c.class_id = m.class_id
-        left join pgps_internal.signature g on g.signature_id = c.signature_id
-        where l.composite_id = composite_upto.composite_id and (g.in_lane or not c.is_active or c.is_pending)));
-end
-$$;
-comment on function pgps_internal.composite_upto(bigint, bigint) is
-'The batch up to which all leaves of a composite event have been matched, at most last';
-
 create or replace function pgps_internal.all_before() returns timestamptz
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -39,28 +21,42 @@ comment on function pgps_internal.all_before() is
 'The time before which all that was committed has been dispatched';
 
 drop function if exists pgps_internal.composites_due(bigint, timestamptz, integer),
+    pgps_internal.composites_due(bigint, timestamptz, integer, bigint[]),
+    pgps_internal.step_job(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
+        timestamptz),
     pgps_internal.take_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
         timestamptz),
     pgps_internal.try_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
         timestamptz);
 create or replace function pgps_internal.composites_due(
     last bigint, now timestamptz, most integer, among bigint[] = null
-) returns table (composite pgps_internal.composite, step pgps_internal.composite_step, upto bigint, is_last boolean)
+) returns table (composite_id bigint, upto bigint, is_last boolean)
 language plpgsql stable rows 100
 as $$
 #variable_conflict use_column
 begin
     return query
-    with c as (
-        select c, s, coalesce(s.batch_id, c.after_batch) as reached,
-            pgps_internal.composite_upto(c.composite_id, composites_due.last) as upto,
+    with behind as materialized (
+        -- A lane may be behind, and a suspended filter is to be asked about what came meanwhile: nothing after that is
+        -- taken before, or it would come in another order.
+        select l.composite_id, min(case when not c.is_active or c.is_pending then c.suspended_batch
+            when g.in_lane then (select p.batch_id from pgps_internal.lane_place p where p.owner = c.owner) end) as upto
+        from pgps_internal.composite_leaf l join pgps_internal.member m using (subscription_id)
+        join pgps_internal.class c on c.class_id = m.class_id
+        left join pgps_internal.signature g on g.signature_id = c.signature_id
+        where g.in_lane or not c.is_active or c.is_pending
+        group by l.composite_id
+    ),
+    c as materialized (
+        select c, s, coalesce(s.batch_id, c.after_batch) as reached, least(composites_due.last, b.upto) as upto,
             pgps_internal.microseconds(composites_due.now) as now
         from pgps_internal.composite c
         cross join lateral pgps_internal.step_of(c.composite_id) s
+        left join behind b on b.composite_id = c.composite_id
         where c.enabled and c.owner::text <> c.owner::oid::text
             and (composites_due.among is null or c.composite_id = any (composites_due.among))
     ),
-    d as (
+    d as materialized (
         -- Whole batches, until there are enough events.
         select c.*, d.next, d.first is not null as has_events
         from c cross join lateral (
@@ -74,7 +70,7 @@ begin
                         and d.batch_id <= c.upto order by d.batch_id limit composites_due.most) d
                 where l.composite_id = (c.c).composite_id) r) d
     )
-    select d.c, d.s, case when d.next is null then d.upto else d.next end,
+    select (d.c).composite_id, case when d.next is null then d.upto else d.next end,
         d.next is null and d.upto = composites_due.last
     from d
     where d.has_events or d.upto = composites_due.last and (
@@ -90,70 +86,23 @@ comment on function pgps_internal.composites_due(bigint, timestamptz, integer, b
 'Composite events that have something to do: up to which batch they go now (about most events), and whether that is all
 there is, so that timers may fire. among: of these; null = of all';
 
-create or replace function pgps_internal.leaf_events(event_type pgps_internal.event_type) returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format($query$
-        with hits as materialized (
-            select d.batch_id, e.event_id, array_agg(w.composite_id) as composites, array_agg(w.leaf) as leaves
-            from unnest($1, $2, $3, $4) w(composite_id, leaf, after_batch, upto)
-            join pgps_internal.composite_leaf f on f.composite_id = w.composite_id and f.leaf = w.leaf
-            join pgps_internal.member m on m.subscription_id = f.subscription_id
-            join pgps_internal.delivery d on d.class_id = m.class_id
-                and d.batch_id > greatest(w.after_batch, m.from_batch) and d.batch_id <= w.upto
-            cross join lateral (select unnest(d.event_ids) union all
-                select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r) e(event_id)
-            where (isempty(m.skip) or not e.event_id <@ m.skip)%7$s
-            group by d.batch_id, e.event_id
-        )
-        select h.batch_id, h.event_id, h.composites, h.leaves, l.xid::text::bigint as xid,
-            pgps_internal.microseconds(c.published_at) as published,
-            (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as origin,
-            (select k.name from pgps_internal.client k where k.client_id = c.client_id) as client,
-            (select to_json(pgps_row)::text from (select %1$s) pgps_row) as payload,
-            %2$s as event_time, %3$s
-        from hits h
-        join %4$s l on l.event_id = h.event_id
-        left join lateral (%5$s) c on true%6$s$query$,
-        (select string_agg('l.' || quote_ident(a.name), ', ')
-            from pgps_internal.attributes_of((leaf_events.event_type).endpoint) a),
-        coalesce((select format('pgps_internal.microseconds(l.%I)', a.name) from pgps_internal.time_attribute a
-            where a.type_id = (leaf_events.event_type).type_id), 'null::bigint'),
-        case when i.is_interval then 'pgps_internal.microseconds(l.starts_at) as start_time,
-            pgps_internal.microseconds(l.ends_at) as end_time, b.start_at::text as start_at, b.end_at::text as end_at'
-            else 'null::bigint as start_time, null::bigint as end_time, null as start_at, null as end_at' end,
-        (leaf_events.event_type).log,
-        pgps_internal.statement_of('c.published_at, c.origin_id, c.client_id', (leaf_events.event_type).type_id::text),
-        case when i.is_interval then format($query$
-        left join pgps_internal.composite_span b on b.event_id = l.event_id and %s = %s$query$,
-            pgps_internal.segment_of('b.event_id', 'composite_span'),
-            pgps_internal.segment_of('l.event_id', 'composite_span')) else '' end,
-        case when exists (select from pgps_internal.composite_leaf f
-                where f.type_id = (leaf_events.event_type).type_id and f.moment is not null)
-            then format(' and (f.moment is null or pgps_internal.fits_moment(f.moment, f.type_id, '
-                '(select x.xid from %s x where x.event_id = e.event_id), e.event_id))',
-                (leaf_events.event_type).log) else '' end)
-    from (select pgps_internal.is_interval((leaf_events.event_type).endpoint) as is_interval) i
-$$;
-comment on function pgps_internal.leaf_events(pgps_internal.event_type) is
-'The query that reads the events of a type for leaves: arrays of composite events, leaves, after which and up to which
-batch';
-
 create or replace function pgps_internal.step_job(
-    composites pgps_internal.composite[], steps pgps_internal.composite_step[], uptos bigint[], are_last boolean[],
-    now timestamptz
+    composite_ids bigint[], uptos bigint[], are_last boolean[], now timestamptz
 ) returns jsonb
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    with c as (
-        select c.*, step_job.composites[w.place] as whole, exists (select from pgps_internal.composite_part p
+    with once as materialized (
+        select pgps_internal.interval_types() as intervals,
+            extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval) as max_time
+    ),
+    c as (
+        select c.*, c as whole, exists (select from pgps_internal.composite_part p
                 where p.composite_id = c.composite_id) as has_parts,
-            s.state_id as step_state, s.batch_id, s.ordering, s.heard, s.open, w.upto, w.is_last
-        from unnest(step_job.uptos, step_job.are_last) with ordinality w(upto, is_last, place)
-        cross join lateral (select (step_job.composites[w.place]).*) c
-        left join lateral (select (step_job.steps[w.place]).*) s on true
+            s.row_id as step, s.batch_id, s.ordering, s.heard, s.open, w.upto, w.is_last
+        from unnest(step_job.composite_ids, step_job.uptos, step_job.are_last) w(composite_id, upto, is_last)
+        join pgps_internal.composite c using (composite_id)
+        left join lateral pgps_internal.step_of(c.composite_id) s on true
     ),
     leaf as (
         select l.type_id, array_agg(l.composite_id order by l.composite_id, l.leaf) as composites,
@@ -166,10 +115,10 @@ as $$
         'broker', (select p.broker from pgps_internal.progress p),
         'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
         'composites', (select jsonb_agg(jsonb_build_object('composite_id', c.composite_id, 'state_id', c.state_id,
-            'version', c.state_id::text, 'given', c.given, 'intervals', pgps_internal.interval_types(),
+            'version', c.state_id::text, 'step', c.step, 'given', c.given,
             'ordering', nullif(c.ordering, 'null'), 'heard', c.heard, 'upto', c.upto, 'open', c.open,
             'period', (c.parsed -> 'fastest' ->> 'period')::bigint,
-            'limit', extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval),
+            'limit', o.max_time,
             'began', pgps_internal.microseconds(c.began_at),
             'since', case c.start when 'now' then pgps_internal.microseconds(c.began_at) end,
             'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
@@ -179,49 +128,53 @@ as $$
             'part_types', case when c.has_parts then pgps_internal.part_types(c.composite_id) end,
             'asked', (select h.asked -> 'nodes' from pgps_internal.hosted_part h
                 where h.composite_id = c.composite_id),
-            'broker', (select p.broker from pgps_internal.progress p),
+            'type_id', c.type_id, 'owner', c.owner::oid::bigint, 'insert', case when c.parsed -> 'attributes' = '[]'
+                then (select pgps_internal.insert_text(t) from pgps_internal.event_type t
+                    where t.type_id = c.type_id) end,
             'sources', pgps_internal.sources_of(c.composite_id),
             'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
                     format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
-                from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o)))) from c),
-        'types', (select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'query', pgps_internal.leaf_events(t),
-            'is_part', exists (select from pgps_internal.composite_part p where p.name = t.name),
+                from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o))))
+            from c cross join once o),
+        'intervals', (select o.intervals from once o),
+        'types', (select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'type_id', t.type_id,
+            'keys', k.columns, 'hits', pgps_internal.read_hits(t), 'events', pgps_internal.read_events(t, k.columns),
             'composites', l.composites, 'leaves', l.leaves, 'after', l.after, 'upto', l.upto)), '[]')
-            from leaf l join pgps_internal.event_type t using (type_id)))
+            from leaf l join pgps_internal.event_type t using (type_id)
+            cross join lateral (
+                select coalesce(jsonb_agg(distinct p -> 'columns') filter (where p -> 'columns' <> '[]'), '[]')
+                    as columns
+                from c cross join lateral jsonb_array_elements(c.parsed -> 'leaves') p
+                where p ->> 'type' = t.name) k))
 $$;
-comment on function pgps_internal.step_job(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
-    boolean[], timestamptz) is
+comment on function pgps_internal.step_job(bigint[], bigint[], boolean[], timestamptz) is
 'What pgps_internal.detect_step takes: composite events, their last steps, and up to which batch each goes';
 
 create or replace function pgps_internal.take_steps(
-    composites pgps_internal.composite[], steps pgps_internal.composite_step[], uptos bigint[], are_last boolean[],
-    now timestamptz
+    composite_ids bigint[], uptos bigint[], are_last boolean[], now timestamptz
 ) returns boolean
 language plpgsql
 as $$
 declare
     v_found jsonb;
 begin
-    v_found := pgps_internal.detect_step(pgps_internal.step_job(take_steps.composites, take_steps.steps,
+    v_found := pgps_internal.detect_step(pgps_internal.step_job(take_steps.composite_ids,
         take_steps.uptos, take_steps.are_last, take_steps.now)::text);
     insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
         acked_total, outstanding)
     select l.subscription_id, u.upto, 9223372036854775807, u.upto, 9223372036854775807, 0, 0
-    from unnest(take_steps.uptos) with ordinality u(upto, place)
-    join pgps_internal.composite_leaf l on l.composite_id = (take_steps.composites[u.place]).composite_id
+    from unnest(take_steps.composite_ids, take_steps.uptos) u(composite_id, upto)
+    join pgps_internal.composite_leaf l using (composite_id)
     where l.subscription_id is not null;
-    perform pgps_internal.publish_found(v_found -> 'found');
     return (v_found ->> 'more')::boolean;
 end
 $$;
-comment on function pgps_internal.take_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
-    boolean[], timestamptz) is
+comment on function pgps_internal.take_steps(bigint[], bigint[], boolean[], timestamptz) is
 'Takes a step of each of some composite events, and publishes what was detected. True when timers are due that a step
 of their own has to fire';
 
 create or replace function pgps_internal.try_steps(
-    composites pgps_internal.composite[], steps pgps_internal.composite_step[], uptos bigint[], are_last boolean[],
-    now timestamptz
+    composite_ids bigint[], uptos bigint[], are_last boolean[], now timestamptz
 ) returns boolean
 language plpgsql
 as $$
@@ -230,15 +183,15 @@ declare
     v_error text;
     v_place integer;
     v_more boolean := false;
-    v_runs_code boolean := (select bool_or(jsonb_array_length(c.parsed -> 'conditions') > 0
-        or jsonb_array_length(c.parsed -> 'attributes') > 0) from unnest(try_steps.composites) c);
+    v_runs_code boolean := (select bool_or(c.parsed -> 'conditions' <> '[]' or c.parsed -> 'attributes' <> '[]')
+        from pgps_internal.composite c where c.composite_id = any (try_steps.composite_ids));
     v_before pgps_internal.session_state;
 begin
     begin
         if v_runs_code then
             v_before := pgps_internal.session_state(true);
         end if;
-        v_more := pgps_internal.take_steps(try_steps.composites, try_steps.steps, try_steps.uptos, try_steps.are_last,
+        v_more := pgps_internal.take_steps(try_steps.composite_ids, try_steps.uptos, try_steps.are_last,
             try_steps.now);
         -- What a filter or an attribute has set for the session would hold for what is detected next.
         if v_runs_code then
@@ -247,30 +200,31 @@ begin
         return v_more;
     exception when others or assert_failure then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+        -- PL/Python puts the name of its exception before a message.
+        v_error := regexp_replace(v_error, '^(plpy|spiexceptions)\.\w+: ', '');
         -- Errors that are not those of a definition: a conflict, no resources, a shutdown.
         if left(v_state, 2) in ('25', '40', '53', '57', '58') then
             raise;
         end if;
     end;
-    if cardinality(try_steps.composites) > 1 then
-        for v_place in 1..cardinality(try_steps.composites) loop
-            v_more := pgps_internal.try_steps(try_steps.composites[v_place:v_place],
-                try_steps.steps[v_place:v_place], try_steps.uptos[v_place:v_place],
-                try_steps.are_last[v_place:v_place], try_steps.now) or v_more;
+    if cardinality(try_steps.composite_ids) > 1 then
+        for v_place in 1..cardinality(try_steps.composite_ids) loop
+            v_more := pgps_internal.try_steps(try_steps.composite_ids[v_place:v_place],
+                try_steps.uptos[v_place:v_place], try_steps.are_last[v_place:v_place], try_steps.now) or v_more;
         end loop;
         return v_more;
     end if;
     -- It stays where it is; the others go on, and so does who dispatches.
     update pgps_internal.composite c set enabled = false, last_error = v_error
-    where c.composite_id = (try_steps.composites[1]).composite_id;
+    where c.composite_id = try_steps.composite_ids[1];
     raise warning 'composite event "%" is suspended: %',
-        (select t.name from pgps_internal.event_type t where t.type_id = (try_steps.composites[1]).type_id), v_error
+        (select t.name from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+            where c.composite_id = try_steps.composite_ids[1]), v_error
     using hint = 'See pgps.composite_events; go on with pgps.alter_composite_event(name, enabled => true).';
     return false;
 end
 $$;
-comment on function pgps_internal.try_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
-    boolean[], timestamptz) is
+comment on function pgps_internal.try_steps(bigint[], bigint[], boolean[], timestamptz) is
 'As take_steps; a composite event whose step raises is suspended, where it was, and the others go on';
 
 create or replace function pgps_internal.detect(most integer) returns bigint
@@ -288,19 +242,17 @@ declare
 begin
     loop
         -- One that another session has altered, reset or dropped and not committed is left out; the others go on.
-        v_ids := array(select (d.composite).composite_id
-            from pgps_internal.composites_due(v_last, v_now, detect.most) d);
+        v_ids := array(select d.composite_id from pgps_internal.composites_due(v_last, v_now, detect.most) d);
         exit when v_ids = '{}';
         v_held := array(select c.composite_id from pgps_internal.composite c
             where c.composite_id = any (v_ids) order by 1 for no key update skip locked);
-        select array_agg(d.composite order by (d.composite).composite_id) as composites,
-            array_agg(d.step order by (d.composite).composite_id) as steps,
-            array_agg(d.upto order by (d.composite).composite_id) as uptos,
-            array_agg(d.is_last order by (d.composite).composite_id) as are_last
+        select array_agg(d.composite_id order by d.composite_id) as composite_ids,
+            array_agg(d.upto order by d.composite_id) as uptos,
+            array_agg(d.is_last order by d.composite_id) as are_last
         into v_due from pgps_internal.composites_due(v_last, v_now, detect.most, v_held) d;
-        exit when v_due.composites is null;
-        v_more := pgps_internal.try_steps(v_due.composites, v_due.steps, v_due.uptos, v_due.are_last, v_now);
-        v_steps := v_steps + cardinality(v_due.composites);
+        exit when v_due.composite_ids is null;
+        v_more := pgps_internal.try_steps(v_due.composite_ids, v_due.uptos, v_due.are_last, v_now);
+        v_steps := v_steps + cardinality(v_due.composite_ids);
         exit when not v_more and not false = any (v_due.are_last);
         -- What is done is kept: ticks of years would else be begun again and again.
         exit when clock_timestamp() > v_began + interval '10 seconds';

@@ -2,53 +2,62 @@
 -- evaluated as a set, with the rights of the composite event's owner; a detection whose attributes raise goes to the
 -- exception queue, and the others go on.
 -- Locks: those of a publication.
--- Writes: composite, composite_span, failure, subscription; by name: the log of a type, its events kept aside.
+-- Writes: composite, failure, subscription; by name: the log of a type, its events kept aside.
 
-create or replace function pgps_internal.publish_found(detections jsonb) returns bigint
+drop function if exists pgps_internal.publish_found(jsonb),
+    pgps_internal.publish_part(pgps_internal.composite, pgps_internal.event_type, jsonb),
+    pgps_internal.insert_found(pgps_internal.composite, pgps_internal.event_type, jsonb),
+    pgps_internal.fail_found(pgps_internal.composite, pgps_internal.event_type, jsonb, text, text),
+    pgps_internal.found_again(pgps_internal.composite, pgps_internal.event_type, bigint);
+
+create or replace function pgps_internal.publish_found(composite_id bigint, detections pgps_internal.detections)
+returns bigint
 language plpgsql
 as $$
 declare
-    v_part record;
-    v_count bigint := 0;
+    v_composite pgps_internal.composite;
+    v_type pgps_internal.event_type;
 begin
-    for v_part in
-        select c as composite, t as event_type, f.items
-        from jsonb_each(publish_found.detections) f(composite_id, items)
-        join pgps_internal.composite c on c.composite_id = f.composite_id::bigint
-        join pgps_internal.event_type t using (type_id)
-        order by c.composite_id
-    loop
-        v_count := v_count + pgps_internal.publish_part(v_part.composite, v_part.event_type, v_part.items);
-    end loop;
-    return v_count;
+    select c.* into v_composite from pgps_internal.composite c where c.composite_id = publish_found.composite_id;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = v_composite.type_id;
+    if jsonb_array_length(v_composite.parsed -> 'attributes') = 0 then
+        return pgps_internal.insert_found(v_composite, v_type, publish_found.detections);
+    end if;
+    return pgps_internal.publish_part(v_composite, v_type, publish_found.detections);
 end
 $$;
-comment on function pgps_internal.publish_found(jsonb) is
-'Publishes detections, for each composite event an array, as pgps_internal.detect_step returns them; returns how many';
+comment on function pgps_internal.publish_found(bigint, pgps_internal.detections) is
+'Publishes what was detected of a composite event; returns how many';
+
+create or replace function pgps_internal.part_of(detections pgps_internal.detections, first integer, last integer)
+returns pgps_internal.detections
+language sql immutable
+as $$
+    select (f.starts[first:last], f.ends[first:last], f.detected[first:last], f.start_points[first:last],
+        f.end_points[first:last], f.constituents[first:last], f.bound[first:last])::pgps_internal.detections
+    from (select (part_of.detections).*) f
+$$;
+comment on function pgps_internal.part_of(pgps_internal.detections, integer, integer) is
+'Detections from one place to another';
 
 create or replace function pgps_internal.publish_part(
-    composite pgps_internal.composite, event_type pgps_internal.event_type, items jsonb
+    composite pgps_internal.composite, event_type pgps_internal.event_type, detections pgps_internal.detections
 ) returns bigint
 language plpgsql
 as $$
 declare
-    v_count integer := jsonb_array_length(publish_part.items);
+    v_count integer := cardinality((publish_part.detections).starts);
     v_state text;
     v_error text;
     v_limit interval := pgps_internal.setting('dispatch_lane_timeout')::interval + v_count * interval '1 millisecond';
     v_began timestamptz;
 begin
-    if v_count = 0 then
-        return 0;
-    elsif jsonb_array_length((publish_part.composite).parsed -> 'attributes') = 0 then
-        return pgps_internal.insert_found(publish_part.composite, publish_part.event_type, publish_part.items);
-    end if;
     -- The first call in a session loads PL/Python, which takes its time.
     perform pgps_internal.set_alarm(0);
     v_began := clock_timestamp();
     begin
         perform pgps_internal.set_alarm(extract(epoch from v_limit)::double precision);
-        v_count := pgps_internal.insert_found(publish_part.composite, publish_part.event_type, publish_part.items);
+        v_count := pgps_internal.insert_found(publish_part.composite, publish_part.event_type, publish_part.detections);
         -- A cancellation that came just before is noticed here.
         perform pgps_internal.set_alarm(0), pg_sleep(0);
         return v_count;
@@ -64,72 +73,88 @@ begin
         end if;
     end;
     if v_count = 1 then
-        perform pgps_internal.fail_found(publish_part.composite, publish_part.event_type, publish_part.items -> 0,
+        perform pgps_internal.fail_found(publish_part.composite, publish_part.event_type, publish_part.detections,
             v_state, v_error);
         return 0;
     end if;
-    return (
-        select sum(pgps_internal.publish_part(publish_part.composite, publish_part.event_type, h.items))
-        from (
-            select coalesce(jsonb_agg(i.x order by i.n), '[]') as items
-            from jsonb_array_elements(publish_part.items) with ordinality i(x, n)
-            group by i.n > v_count / 2 order by i.n > v_count / 2) h);
+    return pgps_internal.publish_part(publish_part.composite, publish_part.event_type,
+            pgps_internal.part_of(publish_part.detections, 1, v_count / 2))
+        + pgps_internal.publish_part(publish_part.composite, publish_part.event_type,
+            pgps_internal.part_of(publish_part.detections, v_count / 2 + 1, v_count));
 end
 $$;
-comment on function pgps_internal.publish_part(pgps_internal.composite, pgps_internal.event_type, jsonb) is
+comment on function pgps_internal.publish_part(pgps_internal.composite, pgps_internal.event_type,
+    pgps_internal.detections) is
 'Publishes detections of one composite event; when an attribute raises, halves the set until the one is found, which
 goes to the exception queue. Returns how many were published';
 
+create or replace function pgps_internal.insert_text(event_type pgps_internal.event_type) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('
+        with made as (
+            insert into %s (event_id, starts_at, ends_at, detected_at, constituents, pgps_start_at, pgps_end_at)
+            select nextval(''pgps_internal.event_id_seq''), pgps_internal.moment(i.starts),
+                pgps_internal.moment(i.ends), pgps_internal.moment(i.detected), i.constituents::jsonb,
+                i.start_point, i.end_point
+            from unnest($1, $2, $3, $4, $5, $6) i(starts, ends, detected, start_point, end_point, constituents)
+            returning event_id
+        )
+        select min(m.event_id) as first, max(m.event_id) as last, count(*) as count from made m',
+        (insert_text.event_type).log)
+$$;
+comment on function pgps_internal.insert_text(pgps_internal.event_type) is
+'The statement that puts detections without attributes into the log of their type; takes the arrays of
+pgps_internal.detections but the last';
+
 create or replace function pgps_internal.insert_found(
-    composite pgps_internal.composite, event_type pgps_internal.event_type, items jsonb
+    composite pgps_internal.composite, event_type pgps_internal.event_type, detections pgps_internal.detections
 ) returns bigint
 language plpgsql
 as $$
 declare
-    v_parsed jsonb := (insert_found.composite).parsed;
-    v_has_attributes boolean := jsonb_array_length(v_parsed -> 'attributes') > 0;
-    v_given text;
+    v_attributes jsonb := (insert_found.composite).parsed -> 'attributes';
     v_lo bigint;
     v_hi bigint;
     v_count bigint;
 begin
-    if v_has_attributes then
-        v_given := (select format('[%s]', string_agg(i.x ->> 'bound', ', ' order by i.n))
-            from jsonb_array_elements(insert_found.items) with ordinality i(x, n));
+    if jsonb_array_length(v_attributes) = 0 then
+        execute pgps_internal.insert_text(insert_found.event_type)
+        using (insert_found.detections).starts, (insert_found.detections).ends, (insert_found.detections).detected,
+            (insert_found.detections).start_points, (insert_found.detections).end_points,
+            (insert_found.detections).constituents into v_lo, v_hi, v_count;
+    else
+        execute format($sql$
+            with one as materialized (
+                select nextval('pgps_internal.event_id_seq') as event_id, i.*
+                from unnest(($1).starts, ($1).ends, ($1).detected, ($1).constituents, ($1).start_points,
+                    ($1).end_points) with ordinality i(starts, ends, detected, constituents, start_point, end_point, n)
+            ),
+            made as (
+                insert into %1$s (event_id, %2$s, starts_at, ends_at, detected_at, constituents, pgps_start_at,
+                    pgps_end_at)
+                select i.event_id, %3$s, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends),
+                    pgps_internal.moment(i.detected), i.constituents::jsonb, i.start_point, i.end_point
+                from one i join pgps_internal.composite_make_%4$s(format('[%%s]', array_to_string(($1).bound, ', '))) m
+                    on m.pgps_n = i.n
+                returning event_id
+            )
+            select min(m.event_id), max(m.event_id), count(*) from made m$sql$, (insert_found.event_type).log,
+            (select string_agg(quote_ident(a ->> 'name'), ', ' order by o)
+                from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
+            (select string_agg(format('m.%I', a ->> 'name'), ', ' order by o)
+                from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
+            (insert_found.composite).composite_id)
+        using insert_found.detections into v_lo, v_hi, v_count;
     end if;
-    execute format($sql$
-        with one as materialized (
-            select nextval('pgps_internal.event_id_seq') as event_id, i.x, i.n
-            from jsonb_array_elements($1) with ordinality i(x, n)
-        ),
-        made as (
-            insert into %1$s (event_id, %2$s starts_at, ends_at, detected_at, constituents)
-            select i.event_id, %3$s pgps_internal.moment((i.x ->> 'starts')::bigint),
-                pgps_internal.moment((i.x ->> 'ends')::bigint), pgps_internal.moment((i.x ->> 'detected')::bigint),
-                (i.x ->> 'constituents')::jsonb
-            from one i %4$s
-            returning event_id
-        ),
-        span as (
-            insert into pgps_internal.composite_span (event_id, start_at, end_at)
-            select i.event_id, (i.x -> 'span' ->> 0)::numeric, (i.x -> 'span' ->> 1)::numeric from one i
-            where i.x ? 'span'
-        )
-        select min(m.event_id), max(m.event_id), count(*) from made m$sql$,
-        (insert_found.event_type).log,
-        coalesce((select string_agg(format('%I,', a ->> 'name'), ' ' order by o)
-            from jsonb_array_elements(v_parsed -> 'attributes') with ordinality x(a, o)), ''),
-        coalesce((select string_agg(format('m.%I,', a ->> 'name'), ' ' order by o)
-            from jsonb_array_elements(v_parsed -> 'attributes') with ordinality x(a, o)), ''),
-        case when v_has_attributes then format('join pgps_internal.composite_make_%s($2) m on m.pgps_n = i.n',
-            (insert_found.composite).composite_id) else '' end)
-    using insert_found.items, v_given into v_lo, v_hi, v_count;
     perform pgps_internal.record(array[(insert_found.event_type).type_id], array[v_lo], array[v_hi],
         (insert_found.composite).owner, null, null, null, true);
     return v_count;
 end
 $$;
-comment on function pgps_internal.insert_found(pgps_internal.composite, pgps_internal.event_type, jsonb) is
+comment on function pgps_internal.insert_found(pgps_internal.composite, pgps_internal.event_type,
+    pgps_internal.detections) is
 'Puts detections into the log of their type, as one publication of the composite event''s owner';
 
 create or replace function pgps_internal.failing_subscription(composite pgps_internal.composite) returns bigint
@@ -160,7 +185,8 @@ comment on function pgps_internal.failing_subscription(pgps_internal.composite) 
 made for this';
 
 create or replace function pgps_internal.fail_found(
-    composite pgps_internal.composite, event_type pgps_internal.event_type, item jsonb, sqlstate text, error text
+    composite pgps_internal.composite, event_type pgps_internal.event_type, detections pgps_internal.detections,
+    sqlstate text, error text
 ) returns void
 language plpgsql
 as $$
@@ -169,10 +195,10 @@ declare
 begin
     execute format('insert into pgps_internal.%I (event_id, xid, pgps_publisher, pgps_published_at, starts_at, '
         'ends_at, detected_at, constituents)
-        values ($1, pg_current_xact_id(), $2, pgps_internal.clock(), pgps_internal.moment(($3 ->> ''starts'')::bigint),
-            pgps_internal.moment(($3 ->> ''ends'')::bigint), pgps_internal.moment(($3 ->> ''detected'')::bigint),
-            ($3 ->> ''constituents'')::jsonb)', (fail_found.event_type).name || '_kept')
-    using v_id, (fail_found.composite).owner, fail_found.item;
+        values ($1, pg_current_xact_id(), $2, pgps_internal.clock(), pgps_internal.moment(($3).starts[1]),
+            pgps_internal.moment(($3).ends[1]), pgps_internal.moment(($3).detected[1]),
+            ($3).constituents[1]::jsonb)', (fail_found.event_type).name || '_kept')
+    using v_id, (fail_found.composite).owner, fail_found.detections;
     insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error,
         failed_at, due_at)
     values (pgps_internal.failing_subscription(fail_found.composite), (fail_found.event_type).type_id, v_id, 'callback',
@@ -182,23 +208,23 @@ begin
         and c.last_error is distinct from format('%s (in the attributes)', fail_found.error);
 end
 $$;
-comment on function pgps_internal.fail_found(pgps_internal.composite, pgps_internal.event_type, jsonb, text, text) is
+comment on function pgps_internal.fail_found(pgps_internal.composite, pgps_internal.event_type,
+    pgps_internal.detections, text, text) is
 'Puts a detection whose attributes raised into the exception queue of its type, without attributes';
 
 create or replace function pgps_internal.found_again(
     composite pgps_internal.composite, event_type pgps_internal.event_type, event_id bigint
-) returns jsonb
+) returns pgps_internal.detections
 language plpgsql stable
 as $$
 declare
-    v_item jsonb;
+    v_found pgps_internal.detections;
 begin
     -- The names of attributes stand for constituents, of which each says what it was bound as.
     execute format($query$
-        select jsonb_build_array(jsonb_build_object('starts', pgps_internal.microseconds(k.starts_at),
-            'ends', pgps_internal.microseconds(k.ends_at), 'detected', pgps_internal.microseconds(k.detected_at),
-            'constituents', k.constituents, 'bound', (
-                select coalesce(jsonb_object_agg(b.name, b.value) filter (where b.value is not null), '{}')
+        select array[pgps_internal.microseconds(k.starts_at)], array[pgps_internal.microseconds(k.ends_at)],
+            array[pgps_internal.microseconds(k.detected_at)], null, null, array[k.constituents::text], array[(
+                select coalesce(jsonb_object_agg(b.name, b.value) filter (where b.value is not null), '{}')::text
                 from (
                     select a ->> 'name' as name, case when (a ->> 'many')::boolean
                         then coalesce(jsonb_agg(p.part -> 'payload' order by p.place)
@@ -208,10 +234,10 @@ begin
                     left join jsonb_array_elements(k.constituents) with ordinality p(part, place)
                         on p.part ->> 'as' = a ->> 'name' and p.part ->> 'event_type' = a ->> 'type'
                     where a ->> 'name' <> ''
-                    group by a) b)))
+                    group by a) b)]
         from pgps_internal.%I k where k.event_id = $1$query$, (found_again.event_type).name || '_kept')
-    using found_again.event_id, (found_again.composite).parsed -> 'aliases' into v_item;
-    return v_item;
+    using found_again.event_id, (found_again.composite).parsed -> 'aliases' into v_found;
+    return v_found;
 end
 $$;
 comment on function pgps_internal.found_again(pgps_internal.composite, pgps_internal.event_type, bigint) is

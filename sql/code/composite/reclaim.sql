@@ -10,7 +10,7 @@ declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.composite_row_seq'), 0);
 begin
     -- The events of a statement, which a rule has marked, may lie in the next segment.
-    perform pgps_internal.reclaim_beside_logs('composite_span', 0), pgps_internal.reclaim_beside_logs('rule_moment', 1),
+    perform pgps_internal.reclaim_beside_logs('rule_moment', 1),
         pgps_internal.reclaim_ledger('coupling_mark', m.newest, m.newest)
     from (select coalesce(pg_sequence_last_value('pgps_internal.coupling_row_seq'), 0) as newest) m;
     if v_newest < 262144 or not pgps_internal.try_lock('pgps_internal.turn_of_detection', 'exclusive') then

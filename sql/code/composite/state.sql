@@ -63,16 +63,20 @@ where o.serial <@ k.live or o.slot = -1 and o.start_at >= coalesce(((s.ordering 
 comment on view pgps_internal.open_now is
 'Open occurrences that count, and events that wait for the watermark';
 
+drop function if exists pgps_internal.note_steps(bigint[], bigint[], bigint[], text[], text[], bigint[], bigint[],
+    bigint[], bigint[], bigint[], bigint[], text[]);
 create or replace function pgps_internal.note_steps(
     composite_ids bigint[], state_ids bigint[], batch_ids bigint[], orderings text[], heards text[], idles bigint[],
     opened bigint[], keys bigint[], detected bigint[], late bigint[], given_up bigint[], errors text[]
-) returns void
+) returns table (composite_id bigint, row_id bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
 begin
-    insert into pgps_internal.composite_step (composite_id, state_id, batch_id, ordering, heard, idle_at, open, keys,
-        detected, late, given_up, stepped_at)
+    return query
+    insert into pgps_internal.composite_step as made (composite_id, state_id, batch_id, ordering, heard, idle_at, open,
+        keys, detected, late, given_up, stepped_at)
     select n.composite_id, n.state_id, coalesce(n.batch_id, s.batch_id, c.after_batch),
         coalesce(n.ordering::jsonb, s.ordering, 'null'), coalesce(n.heard::jsonb, s.heard),
         case when n.heard is null then s.idle_at else pgps_internal.moment(n.idle) end,
@@ -84,7 +88,8 @@ begin
         n(composite_id, state_id, batch_id, ordering, heard, idle, opened, keys, detected, late, given_up)
     join pgps_internal.composite c using (composite_id)
     left join lateral (select s.* from pgps_internal.composite_step s where s.composite_id = n.composite_id
-        order by s.row_id desc limit 1) s on true;
+        order by s.row_id desc limit 1) s on true
+    returning made.composite_id, made.row_id;
     update pgps_internal.composite c set last_error = n.error
     from unnest(note_steps.composite_ids, note_steps.errors) n(composite_id, error)
     where c.composite_id = n.composite_id and n.error is distinct from c.last_error and n.error is not null;
@@ -92,7 +97,7 @@ end
 $$;
 comment on function pgps_internal.note_steps(bigint[], bigint[], bigint[], text[], text[], bigint[], bigint[], bigint[],
     bigint[], bigint[], bigint[], text[]) is
-'Writes steps of composite events, their totals from what each has added; null: as before';
+'Writes steps of composite events, their totals from what each has added; null: as before. Returns the rows';
 
 create or replace function pgps_internal.take_state_over(
     before pgps_internal.composite, after pgps_internal.composite

@@ -19,7 +19,7 @@ as $$
         ('client_mark', 'mark_id', 16384), ('client_checkpoint', 'checkpoint_id', 16384),
             ('reply_mark', 'mark_id', 16384),
         ('composite_step', 'row_id', 262144), ('composite_key', 'row_id', 262144),
-        ('composite_open', 'row_id', 262144), ('composite_span', 'event_id', 65536),
+        ('composite_open', 'row_id', 262144),
         ('rule_moment', 'after_event', 65536),
         ('coupling_mark', 'row_id', 65536),
         ('request', 'request_no', 4096), ('request_attempt', 'request_no', 4096), ('reply', 'request_no', 4096),

@@ -8,7 +8,7 @@ import json
 from decimal import Decimal
 from typing import Any, NamedTuple, Optional
 
-from composite.described import define_from, leaf_nodes, tests_of
+from composite.described import define_from, tests_of
 from composite.detector import Changes, State, detect
 from composite.graph import build
 from composite.keys import key_of
@@ -17,8 +17,8 @@ from composite.occurrences import bind
 from composite.points import Event, position_of, time_of
 from composite.queries import Queries
 from composite.rows import KeyRow, Row
-from composite.server import GRAPHS_KEPT, Known
 from composite.stepping import Found
+from composite.subjects import GRAPHS_KEPT, Known, known_as
 from composite.told import write_parts
 
 
@@ -94,8 +94,7 @@ def known_in_transaction(memory: dict[str, Any], one: dict[str, Any]) -> Known:
     if known is None or known.version != one["version"]:
         definition = define_from({**one["given"], "time_basis": "arrival", "lateness": "0 s"})
         (graph,) = build([definition], one["intervals"])
-        nodes = leaf_nodes(definition, graph)
-        known = Known(one["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
+        known = known_as(one["version"], definition, graph)
         if len(graphs) >= GRAPHS_KEPT:
             graphs.clear()
         graphs[one["composite_id"]] = known

@@ -20,6 +20,7 @@ from composite.matching import Matcher
 from composite.ordering import Late, Ordering
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
 from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
+from composite.sequence import Moment, Pair, as_found, moments_of, pair_up, sequence_of
 from composite.stepping import Fault, Found, GivenUp, Predicate, Step
 from composite.wire import read_occurrence
 
@@ -66,6 +67,7 @@ class State:
         self.agenda: list[tuple[int, int, Any]] = []
         self.entries = count()
         self.begun: list[Any] = []
+        self.sequence = sequence_of(graph)
 
     def start(self, time: int) -> None:
         """Begin the history of what has no partition key, so that the clock ticks before its first event."""
@@ -87,6 +89,9 @@ class State:
 
     def remind(self, state: KeyState) -> None:
         """Find when a key has something to do without an event, and note it."""
+        if not (state.timers or state.held) and state.tick is None:
+            state.due = None
+            return
         # The timer of a window that is closed would be noted, and looked for when it is too late for the next.
         while state.timers and state.find(self.graph.nodes[state.timers[0][1]], state.timers[0][2]) is None:
             heappop(state.timers)
@@ -158,9 +163,22 @@ def detect(state: State, batch: Iterable[Union[Event, Idle]], now: Optional[int]
     placed, late = state.ordering.take(batch)
     if now is not None:
         state.ordering.reach(now)
+    moments = moments_of(state.sequence, placed, state.matcher) if state.sequence is not None else None
+    if moments is not None and state.sequence is not None:
+        pairs = run.pair_up(moments)
+        return run.changes(late), as_found(state.sequence, pairs)
     run.enter(run.arrivals(placed))
     run.wake()
     return run.changes(late), run.found()
+
+
+def detect_sequence(state: State, moments: Iterable[Moment], frontier: Optional[int]) -> tuple[Changes, list[Pair]]:
+    """Do the same as `detect` for `a ; b`, whose events the caller has put in order, up to the time `frontier`."""
+    run = Run(state)
+    if frontier is not None:
+        state.ordering.reach(frontier)
+    pairs = run.pair_up(moments)
+    return run.changes([]), pairs
 
 
 class Run:
@@ -172,8 +190,7 @@ class Run:
         self.names = state.graph.names
         self.touched: dict[Any, KeyState] = {}
         self.entered: dict[Any, list[Arrival]] = {}
-        for gathered in (self.step.found, self.step.faults, self.step.given_up):
-            gathered.clear()
+        self.step.forget()
 
     def arrivals(self, placed: list[tuple[int, Event]]) -> dict[Any, list[Arrival]]:
         """Return the leaf occurrences of events, by key."""
@@ -232,6 +249,21 @@ class Run:
                 found[key].append((point, node.name, (0, point, point, node, transaction, None, None)))
         for arrivals in found.values():
             arrivals.sort(key=lambda arrival: arrival[0])
+
+    def pair_up(self, moments: Iterable[Moment]) -> list[Pair]:
+        """Take the events of a sequence; return what is detected."""
+        assert self.state.sequence is not None
+        return pair_up(self.step, self.state.sequence, self.touch_event, moments)
+
+    def touch_event(self, key: Any) -> KeyState:
+        """Return the state of a key that has no clock and is about to change."""
+        state = self.touched.get(key)
+        if state is None:
+            state = self.state.keys.get(key)
+            if state is None:
+                state = self.state.keys[key] = KeyState(key)
+            self.touched[key] = state
+        return state
 
     def touch(self, key: Any, time: int) -> KeyState:
         """Return the state of a key that is about to change."""

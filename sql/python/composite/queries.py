@@ -1,5 +1,6 @@
 """What the detector in the server reads and writes, each as one statement for a set."""
 
+from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Optional
 
@@ -25,12 +26,20 @@ from (select w.*, lower(r) as low, upper(r) as high
     cross join lateral unnest(w.live::int8multirange) r offset 0) w
 cross join lateral (select o.node, o.slot, o.serial, o.data from pgps_internal.composite_open o
     where o.state_id = w.state_id and o.key = w.key and o.serial >= w.low and o.serial < w.high
-        and o.row_id >= w.born offset 0) o
-union all
-select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text
-from unnest($1::bigint[], $2::text[], $3::bigint[], $5::numeric[]) w(state_id, key, born, bound)
+        and o.row_id >= w.born offset 0) o"""
+
+HELD_ROWS = """
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::numeric[]) w(state_id, key, born, bound)
 join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.slot = -1
     and o.start_at >= w.bound and o.row_id >= w.born"""
+
+STATEMENTS = """
+select c.xid::text::bigint as xid, c.lo, c.hi, pgps_internal.microseconds(c.published_at) as published,
+    (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as origin,
+    (select k.name from pgps_internal.client k where k.client_id = c.client_id) as client
+from unnest($1::text[], $2::bigint[], $3::bigint[], $4::integer[]) w(xid, low, high, type_id)
+join pgps_internal.control c on c.xid = w.xid::xid8 and c.hi >= w.low and c.lo <= w.high and c.type_id = w.type_id"""
 
 WRITE_KEYS = """
 insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
@@ -50,12 +59,26 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
 join pgps_internal.event_type t on t.name = l.name"""
 
 WRITE_STEPS = """
-select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+select * from pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
 
 
+PUBLISH = """
+select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections)"""
+PLAN_ONCE = """
+select b.before, set_config('plan_cache_mode', 'force_generic_plan', true)
+from (select current_setting('plan_cache_mode') as before offset 0) b"""
+PLAN_AS = "select set_config('plan_cache_mode', $1, true)"
+RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true)"
+DETECTIONS = ["bigint", "bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]", "text[]"]
+
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
+
+PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
+
+# Owner, event type, first and last event of what one composite event has published.
+Statement = tuple[int, int, int, int]
 
 
 class Queries:
@@ -69,6 +92,8 @@ class Queries:
         """Return the plan of a statement."""
         plan = self.plans.get(text)
         if plan is None:
+            if len(self.plans) > PLANS_KEPT:
+                self.plans.clear()
             plan = self.plans[text] = self.db.prepare(text, types)
         return plan
 
@@ -81,19 +106,41 @@ class Queries:
         """Return the one value of a statement."""
         return self.plan(text, []).execute([])[0]["value"]
 
-    def events_plan(self, source: dict[str, Any]) -> Any:
-        """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
-        return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
-
     def heed(self) -> None:
         """Let the server cancel what runs, which it does where it is asked something."""
         self.plan("select", []).execute([])
 
-    def write(self, *sets: list[tuple[Any, ...]]) -> None:
-        """Write keys, open occurrences, late events and steps."""
+    def write(self, *sets: list[tuple[Any, ...]]) -> dict[int, int]:
+        """Write keys, open occurrences, late events and steps; return the number of each composite event's step."""
+        found: Any = ()
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
             if rows:
-                self.rows(text, *(list(column) for column in zip(*rows)))
+                found = self.rows(text, *(list(column) for column in zip(*rows)))
+        return {row["composite_id"]: row["row_id"] for row in found}
+
+    def publish(self, job: dict[str, Any], columns: list[list[Any]], bound: Optional[list[str]]) -> Optional[Statement]:
+        """Publish what was detected: start, end and detection in microseconds, both bounds as points, constituents.
+
+        Return what is to be recorded; None where that is done, since attributes of users' are evaluated.
+        """
+        if job["insert"] is None:
+            self.plan(PUBLISH, DETECTIONS).execute([job["composite_id"], *columns, bound])
+            return None
+        # Its plan does not depend on what is inserted; it would be made five times before it is kept.
+        before = self.plan(PLAN_ONCE, []).execute([])[0]["before"]
+        row = self.plan(job["insert"], DETECTIONS[1:-1]).execute(columns)[0]
+        self.plan(PLAN_AS, ["text"]).execute([before])
+        return job["owner"], job["type_id"], row["first"], row["last"]
+
+    def record(self, statements: Iterable[Optional[Statement]]) -> None:
+        """Record what was published, for each owner at once."""
+        by_owner: dict[int, list[Statement]] = {}
+        for one in statements:
+            if one is not None:
+                by_owner.setdefault(one[0], []).append(one)
+        for owner, group in by_owner.items():
+            _, *columns = (list(column) for column in zip(*group))
+            self.plan(RECORD, ["bigint", "integer[]", "bigint[]", "bigint[]"]).execute([owner, *columns])
 
     def answers(self, job: dict[str, Any], asked: Any) -> dict[tuple[str, str], Any]:
         """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""

@@ -1,175 +1,73 @@
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
-kept is in tables (sql/schema/0019_composite.sql), and only the graphs stay with the session.
+kept is in tables (sql/schema/0019_composite.sql); what stays with the session only saves reading.
 """
 
+import gc
 import json
-from collections.abc import Iterable
-from decimal import Decimal
-from typing import Any, NamedTuple, Optional
+from operator import attrgetter, itemgetter
+from typing import Any, Optional
 
-from composite.definition import Definition
-from composite.described import define_from, leaf_nodes, tests_of
-from composite.detector import Changes, State, detect
-from composite.graph import Graph, build
-from composite.keys import EVERYTHING, key_of, live_ranges, read_ranges, write_ranges
+from composite.described import tests_of
+from composite.detector import State, detect, detect_sequence
+from composite.gathering import Gathered, as_events, gather, part_events
+from composite.keys import EVERYTHING, read_ranges
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.ordering import Ordering
-from composite.points import BEFORE, Event, Idle, point_of, time_of
-from composite.queries import DUE_KEYS, KEYS, OPEN_ROWS, Queries
+from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
+from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Statement
 from composite.rows import HELD, KeyRow, Row
-from composite.stepping import Found
-from composite.told import tell_part, write_parts
+from composite.sequence import Moment, as_found
+from composite.storing import fault_of, rows_of_keys, rows_of_open, stored, unstored
+from composite.subjects import ROW_BYTES, Subject, keep, known_of, recall
+from composite.syntax import leaves
+from composite.told import PairTeller, tell_part, write_parts
 
-EVENT_BITS = 48  # of a position; above them is the number of the batch
-GRAPHS_KEPT = 5000
 TICKS_AT_ONCE = 20_000
 
 
-class Known(NamedTuple):
-    """Hold what a session keeps of a composite event: it is the same until the definition changes."""
-
-    version: str
-    definition: Definition
-    graph: Graph
-    nodes: list[str]
-    columns: list[tuple[str, ...]]
-
-
-class Subject:
-    """Hold one composite event for the time of a step."""
-
-    def __init__(self, job: dict[str, Any], known: Known) -> None:
-        self.job = job
-        self.id: int = job["composite_id"]
-        self.state_id: int = job["state_id"]
-        self.known = known
-        self.events: list[Event] = []
-        self.points: dict[tuple[int, ...], int] = {}
-        self.stream: list[Any] = []
-        self.ordering = job["ordering"]
-        self.frontier = 0
-        self.keys: dict[str, dict[str, Any]] = {}
-        self.rows: list[Row] = []
-        self.state: Optional[State] = None
-        self.changes: Optional[Changes] = None
-        self.found: list[Found] = []
-        self.heard: Optional[dict[str, int]] = job.get("heard")
-        self.idle_at: Optional[int] = None
-        self.more = False
-
-    @property
-    def partitioned(self) -> bool:
-        """Tell whether each key is detected for itself."""
-        return self.known.graph.frame.partitioned
-
-    @property
-    def by_arrival(self) -> bool:
-        """Tell whether events are taken as they come."""
-        return self.known.graph.frame.time_basis == "arrival"
-
-
 def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Take a step of each composite event of a job; return what is to be published, and what became of it."""
-    queries = Queries(db, memory)
-    subjects = {one["composite_id"]: Subject(one, known_of(memory, one)) for one in job["composites"]}
+    """Take a step of each composite event of a job and publish what is detected; return whether timers are left."""
+    # A step makes a hundred thousand tuples and no cycles: looking for these takes a quarter of its time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return take_all(Queries(db, memory), memory, job)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """Do the same, with the statements of the session."""
+    subjects = {one["composite_id"]: Subject(one, known_of(memory, one, job["intervals"])) for one in job["composites"]}
+    for subject in subjects.values():
+        recall(memory, subject)
     for source in job["types"]:
-        read_events(queries, source, subjects, job["broker"])
+        gather(queries, memory, source, subjects, job["broker"])
     for subject in subjects.values():
         order(subject, job)
     load_keys(queries, subjects)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
     for subject in subjects.values():
         run(queries, subject)
-    write(queries, subjects, born)
-    return {
-        "more": any(subject.more for subject in subjects.values()),
-        "found": {str(subject.id): [*tell(subject)] for subject in subjects.values() if subject.found},
-    }
-
-
-def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
-    """Return the graph of a composite event, of this session or made now."""
-    graphs: dict[int, Known] = memory.setdefault("graphs", {})
-    known = graphs.get(job["composite_id"])
-    if known is None or known.version != job["version"]:
-        definition = define_from(job["given"])
-        # What comes in parts does not end where it comes.
-        (graph,) = build([definition], [*job["intervals"], *(job["part_types"] or ())])
-        nodes = leaf_nodes(definition, graph)
-        known = Known(job["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
-        if len(graphs) >= GRAPHS_KEPT:
-            graphs.clear()
-        graphs[job["composite_id"]] = known
-    return known
-
-
-def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Subject], broker: str) -> None:
-    """Add the events of one event type to the composite events that they are leaves of."""
-    plan = queries.events_plan(source)
-    found = plan.execute([source["composites"], source["leaves"], source["after"], source["upto"]])
-    for row in sorted(found, key=lambda row: (row["batch_id"], row["event_id"])) if source["is_part"] else found:
-        payload = row["payload"]
-        values = None
-        position = row["batch_id"] << EVENT_BITS | row["event_id"]
-        matches: dict[int, list[tuple[str, Any]]] = {}
-        origin = row["origin"] or broker
-        for composite_id, leaf in zip(row["composites"], row["leaves"]):
-            subject = subjects[composite_id]
-            if leaf >= len(subject.known.nodes):
-                part_event(subject, leaf, row, position)
-                continue
-            wanted = subject.job["sources"][leaf]
-            if wanted and (wanted["broker"] != origin or wanted["client"] not in (None, row["client"])):
-                continue
-            columns = subject.known.columns[leaf]
-            key: Any = ()
-            if columns:
-                if values is None:
-                    values = json.loads(payload, parse_float=Decimal)
-                key = key_of([values.get(column) for column in columns])
-            # Leaves that differ in their alias alone are one node.
-            named = matches.setdefault(composite_id, [])
-            if (subject.known.nodes[leaf], key) not in named:
-                named.append((subject.known.nodes[leaf], key))
-        for composite_id, matched in matches.items():
-            subject = subjects[composite_id]
-            at = row["published"] if subject.by_arrival else row["event_time"]
-            span = span_of(row, position)
-            subject.events.append(
-                Event(position, at, source["type"], payload, row["event_id"], origin, row["xid"], None, matched, span)
-            )
-
-
-def part_event(subject: Subject, leaf: int, row: dict[str, Any], position: int) -> None:
-    """Add what a neighbour has detected to a composite event, unless its owner may not see what that is made of.
-
-    What it detected at one point is taken at one point, too: rows come in their order.
-    """
-    nodes = subject.job["parts"].get(str(leaf))
-    if nodes:
-        place, key, point, told = json.loads(row["payload"])["constituents"]
-        position = subject.points.setdefault((leaf, *point), position)
-        matches = [(nodes[place], () if key is None else key)]
-        subject.events.append(
-            Event(position, point[0], "", None, row["event_id"], row["origin"], None, None, matches, None, told)
-        )
-
-
-def span_of(row: dict[str, Any], position: int) -> Optional[tuple[int, int]]:
-    """Return beginning and end of a composite event as points; one from elsewhere has only their times."""
-    if row["start_at"] is not None:
-        return int(row["start_at"]), int(row["end_at"])
-    if row["start_time"] is not None:
-        return point_of(row["start_time"], 0), point_of(row["end_time"], position)
-    return None
+    keep(memory, subjects, write(queries, subjects, born))
+    queries.record(publish(queries, subject) for subject in subjects.values() if subject.pairs or subject.found)
+    return {"more": any(subject.more for subject in subjects.values())}
 
 
 def order(subject: Subject, job: dict[str, Any]) -> None:
     """Put the events in order of delivery, note who has been silent for too long, and find how far this will lead."""
-    subject.events.sort(key=lambda event: event.position)
+    if subject.is_sequence:
+        order_sequence(subject)
+        return
+    subject.arrivals.sort(key=itemgetter(0, 1))
+    subject.events = as_events(subject.arrivals, subject.known.nodes, by_arrival=subject.by_arrival)
+    if subject.part_arrivals:
+        subject.events += part_events(subject.part_arrivals, subject.job["parts"])
+        subject.events.sort(key=position_of_event)
     frame = subject.known.graph.frame
     ordering = Ordering(frame.time_basis, frame.lateness)
     if subject.ordering is not None:
@@ -189,6 +87,37 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
         copy.reach(subject.job["now"])
     subject.job["from"] = before
     subject.job["to"] = copy.frontier
+
+
+def order_sequence(subject: Subject) -> None:
+    """Put the events of a sequence in order of delivery, each with its point; the second operand first, where both."""
+    job, arrivals = subject.job, subject.arrivals
+    before, after = leaves(subject.known.definition.expression)
+    arrivals.sort(key=first_of if before.type != after.type else last_leaf_first)
+    clock = subject.ordering["frontier"] if subject.ordering is not None else job["since"]
+    if subject.ordering is None:
+        subject.ordering = {"frontier": clock, "sources": [], "idle": []}
+    job["from"] = clock
+    moments: list[Moment] = []
+    for position, leaf, key, i, events in arrivals:
+        time: int = events.times[i]  # type: ignore[assignment]
+        if clock is None or time > clock:
+            clock = time
+        point = clock << TIME_BITS | position << 2 | EVENT
+        moments.append((point, leaf, key, events.ids[i], events.origins[i], events.payloads[i]))
+    if job["now"] is not None and (clock is None or job["now"] > clock):
+        clock = job["now"]
+    job["to"] = clock
+    subject.moments = moments
+
+
+first_of = itemgetter(0)
+position_of_event = attrgetter("position")
+
+
+def last_leaf_first(arrival: Gathered) -> tuple[int, int]:
+    """Return by what arrivals of one event are put in order."""
+    return arrival[0], -arrival[1]
 
 
 def limit_ticks(subject: Subject, since: Optional[int]) -> None:
@@ -229,100 +158,83 @@ def load_keys(queries: Queries, subjects: dict[int, Subject]) -> None:
     wanted = {
         (subject.state_id, stored(key))
         for subject in subjects.values()
-        for event in subject.events
-        for _, key in event.matches or ()
+        if not subject.is_whole
+        for key in subject.touched_keys()
+        if stored(key) not in subject.keys
     }
     timed = [subject for subject in subjects.values() if subject.job["to"] is not None and subject.job["timed"]]
     spans = [[one.state_id, EVERYTHING if one.job["from"] is None else one.job["from"], one.job["to"]] for one in timed]
     for row in queries.rows(DUE_KEYS, *(list(part) for part in zip(*spans))) if spans else ():
-        wanted.add((row["state_id"], row["key"]))
+        if row["key"] not in by_state[row["state_id"]].keys:
+            wanted.add((row["state_id"], row["key"]))
     if not wanted:
         return
     pairs = sorted(wanted)
     found = queries.rows(KEYS, [state for state, _ in pairs], [key for _, key in pairs])
-    bounds = []
+    held: list[tuple[int, str, int, int]] = []
     for row in found:
         subject = by_state[row["state_id"]]
-        subject.keys[row["key"]] = {**row, "live": read_ranges(row["live"])}
-        reached = subject.ordering["frontier"]
-        late = subject.known.graph.frame.lateness == 0
-        bounds.append(None if subject.by_arrival else 0 if reached is None else point_of(reached + late, 0, BEFORE))
-    open_rows = queries.rows(
-        OPEN_ROWS,
-        [row["state_id"] for row in found],
-        [row["key"] for row in found],
-        [row["born"] for row in found],
-        [row["live"] for row in found],
-        [None if bound is None else str(bound) for bound in bounds],
-    )
+        key = row["key"]
+        subject.keys[key] = {"born": row["born"], "serial": row["serial"], "live": read_ranges(row["live"])}
+        rest = (row["version"], row["serial"], int(row["clock"]), row["ticked"], row["due"])
+        subject.loaded.append(KeyRow(unstored(key, subject), *rest))
+        subject.size += ROW_BYTES
+        if not subject.by_arrival:
+            reached = subject.ordering["frontier"]
+            late = subject.known.graph.frame.lateness == 0
+            bound = 0 if reached is None else point_of(reached + late, 0, BEFORE)
+            held.append((row["state_id"], key, row["born"], bound))
+    open_rows = [
+        *queries.rows(OPEN_ROWS, *([row[name] for row in found] for name in ("state_id", "key", "born", "live"))),
+        *(queries.rows(HELD_ROWS, *(list(column) for column in zip(*held))) if held else ()),
+    ]
     for row in open_rows:
         data = json.loads(row["data"])
         serial = row["serial"] if row["slot"] != HELD else data[1]
         subject = by_state[row["state_id"]]
+        subject.size += len(row["data"]) + ROW_BYTES
         subject.rows.append(
             Row(unstored(row["key"], subject), row["node"], row["slot"], serial, data[1], data[2], data)
         )
-
-
-def stored(key: Any) -> str:
-    """Return a key as it is stored; without a partition there is one."""
-    return "[]" if key == () else str(key)
-
-
-def unstored(key: str, subject: Subject) -> Any:
-    """Return a stored key as the detector has it."""
-    return key if subject.partitioned else ()
 
 
 def run(queries: Queries, subject: Subject) -> None:
     """Run the detector, as often as it asks for conditions whose answer is not known yet."""
     job, graph = subject.job, subject.known.graph
     memo = Memo(tests_of(graph))
-    keys = [
-        KeyRow(unstored(key, subject), row["version"], row["serial"], int(row["clock"]), row["ticked"], row["due"])
-        for key, row in subject.keys.items()
-    ]
     while True:
-        state = State(graph, memo.callbacks())
+        state = subject.kept or State(graph, memo.callbacks())
         state.step.heed = queries.heed
-        state.load(json.loads(json.dumps(subject.ordering)), keys, subject.rows)
+        state.load(json.loads(json.dumps(subject.ordering)), subject.loaded, subject.rows)
         if graph.ticking and not subject.partitioned:
             state.start(subject.job["began"])
-        now = job["now"] if subject.by_arrival else None
-        subject.changes, subject.found = detect(state, subject.stream, now)
+        sequence = state.sequence
+        if subject.moments is not None and sequence is not None:
+            subject.changes, subject.pairs = detect_sequence(state, subject.moments, job["to"])
+            if job["binds"]:
+                subject.found, subject.pairs = as_found(sequence, subject.pairs), []
+        else:
+            now = job["now"] if subject.by_arrival else None
+            subject.changes, subject.found = detect(state, subject.stream, now)
         subject.state = state
         if not memo.asked:
             break
         memo.learn(queries.answers(job, memo.asked))
 
 
-def write(queries: Queries, subjects: dict[int, Subject], born: int) -> None:
-    """Write what has changed."""
+def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int, int]:
+    """Write what has changed; return the numbers of the steps."""
     keys: list[tuple[Any, ...]] = []
     opened: list[tuple[Any, ...]] = []
     late: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
     for subject in subjects.values():
-        changes, state = subject.changes, subject.state
+        changes = subject.changes
         assert changes is not None
-        assert state is not None
-        closed: dict[Any, list[int]] = {}
-        for gone in changes.closed:
-            if gone.slot != HELD:
-                closed.setdefault(gone.key, []).append(gone.serial)
-        keys += [row_of_key(subject, one, closed.get(one.key, []), state, born) for one in changes.keys]
-        keys += [
-            (subject.state_id, stored(key), born, 0, 0, "0", None, None, "{}")
-            for key in changes.dropped
-            if stored(key) in subject.keys
-        ]
-        for row in changes.opened:
-            serial = None if row.slot == HELD else row.serial
-            data = json.dumps(row.data, ensure_ascii=False, separators=(",", ":"))
-            opened.append((subject.state_id, stored(row.key), row.node, row.slot, serial, str(row.start), data))
+        before = len(subject.keys)
+        keys += rows_of_keys(subject, changes, born)
+        opened += rows_of_open(subject, changes)
         late += [(subject.id, one.event.type, one.event.id, one.event.time, one.reason) for one in changes.late]
-        kept = sum(1 for one in changes.keys if stored(one.key) not in subject.keys)
-        lost = sum(1 for key in changes.dropped if stored(key) in subject.keys)
         steps.append(
             (
                 subject.id,
@@ -332,54 +244,37 @@ def write(queries: Queries, subjects: dict[int, Subject], born: int) -> None:
                 None if subject.heard is None else json.dumps(subject.heard),
                 subject.idle_at,
                 len(changes.opened) - len(changes.closed),
-                kept - lost,
-                len(subject.found),
+                len(subject.keys) - before,
+                len(subject.found) + len(subject.pairs),
                 len(changes.late),
                 len(changes.given_up),
                 fault_of(changes),
             )
         )
-    queries.write(keys, opened, late, steps)
+    return queries.write(keys, opened, late, steps)
 
 
-def row_of_key(subject: Subject, one: KeyRow, closed: list[int], state: State, born: int) -> tuple[Any, ...]:
-    """Return the row of a key: what of its open occurrences still counts is told by their serials."""
-    before = subject.keys.get(stored(one.key))
-    serials = sorted(occurrence[0] for opened in state.keys[one.key].slots.values() for occurrence in opened)
-    old = before["live"] if before else []
-    since = before["serial"] if before else 0
-    live = live_ranges(old, closed, since, one.serial, serials)
-    first = before["born"] if before else born
-    return (
-        subject.state_id, stored(one.key), first, one.version, one.serial, str(one.clock), one.ticked, one.due,
-        write_ranges(live),
-    )  # fmt: skip
-
-
-def fault_of(changes: Changes) -> Optional[str]:
-    """Return the last error of a condition."""
-    if not changes.faults:
-        return None
-    last = changes.faults[-1]
-    return f"{last.error} (in the filter: {last.text})"
-
-
-def tell(subject: Subject) -> Iterable[dict[str, Any]]:
-    """Return what was detected, ready to be published; payloads are put into the constituents as they are."""
+def publish(queries: Queries, subject: Subject) -> Optional[Statement]:
+    """Publish what was detected; payloads are put into the constituents as they are."""
     definition = subject.known.definition
-    named, asked = subject.job["binds"], subject.job["asked"]
-    for found in subject.found:
-        one = found.occurrence
-        if asked is not None:
-            yield tell_part(found, asked, subject.job["broker"])
-            continue
-        told = {
-            "span": [str(one[1]), str(one[2])],
-            "starts": time_of(one[1]),
-            "ends": time_of(one[2]),
-            "detected": time_of(found.point),
-            "constituents": write_parts(definition, one),
-        }
-        if named:
-            told["bound"] = write_given(bind(definition, one))
-        yield told
+    bound = None
+    if subject.pairs:
+        tell = PairTeller(definition).write
+        starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
+        ends = [last[2] for _, _, last in subject.pairs]
+        detected = ends
+        parts = [tell(firsts, last) for _, firsts, last in subject.pairs]
+    elif subject.job["asked"] is not None:
+        told = [tell_part(one, subject.job["asked"], subject.job["broker"]) for one in subject.found]
+        starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
+        detected = [one.point for one in subject.found]
+        parts = [text for _, text in told]
+    else:
+        found = [one.occurrence for one in subject.found]
+        starts, ends = [one[1] for one in found], [one[2] for one in found]
+        detected = [one.point for one in subject.found]
+        parts = [write_parts(definition, one) for one in found]
+        if subject.job["binds"]:
+            bound = [write_given(bind(definition, one)) for one in found]
+    times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
+    return queries.publish(subject.job, [*times, starts, ends, parts], bound)

@@ -76,6 +76,11 @@ class Step:
         self.heed: Optional[Callable[[], object]] = None
         self.fired = 0
 
+    def forget(self) -> None:
+        """Let go of what the last batch has brought."""
+        for gathered in (self.found, self.faults, self.given_up):
+            gathered.clear()
+
     def move(self, state: KeyState, point: int) -> None:
         """Go on to a point of the history."""
         self.point = state.clock = point

@@ -6,7 +6,7 @@ from typing import Any
 
 from composite.definition import Definition
 from composite.occurrences import constituents
-from composite.points import Occurrence, time_of
+from composite.points import TIME_BITS, Occurrence
 from composite.stepping import Found
 from composite.times import EPOCH
 from composite.wire import write_occurrence, write_point
@@ -15,6 +15,34 @@ from composite.wire import write_occurrence, write_point
 def moment(at: int) -> str:
     """Return microseconds since 1970 as a timestamp with its zone."""
     return (EPOCH + timedelta(microseconds=at)).isoformat()
+
+
+class PairTeller:
+    """Write what sequences of two events are made of; what is the same in many is written once."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.leaves = definition.expression.parts
+        self.moments: dict[int, str] = {}
+        self.heads: tuple[dict[Any, str], dict[Any, str]] = ({}, {})
+
+    def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
+        """Return the constituents of a sequence, which are in order of time, as a JSON array."""
+        if len(firsts) == 1:
+            return f"[{self.write_event(0, firsts[0])},{self.write_event(1, last)}]"
+        return f"[{','.join(self.write_event(0, one) for one in firsts)},{self.write_event(1, last)}]"
+
+    def write_event(self, role: int, event: Occurrence) -> str:
+        """Return an event at an operand of the sequence as a constituent, as write_part does."""
+        _, _, end, _, event_id, origin, payload = event
+        head = self.heads[role].get(origin)
+        if head is None:
+            leaf = self.leaves[role]
+            told = {"as": leaf.name, "event_type": leaf.type, "origin": origin}
+            head = self.heads[role][origin] = json.dumps(told, ensure_ascii=False)[:-1] + ', "event_id": '
+        at = self.moments.get(end >> TIME_BITS)
+        if at is None:
+            at = self.moments[end >> TIME_BITS] = moment(end >> TIME_BITS)
+        return f'{head}{event_id}, "at": "{at}", "payload": {payload}}}'
 
 
 def write_parts(definition: Definition, occurrence: Occurrence) -> str:
@@ -32,16 +60,11 @@ def write_part(part: dict[str, Any]) -> str:
     return text if payload is None else f'{text[:-1]}, "payload": {payload}}}'
 
 
-def tell_part(found: Found, asked: list[str], broker: str) -> dict[str, Any]:
-    """Return what was detected for a neighbour, as it travels; it has asked for the sub-expressions of these names."""
+def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, str]:
+    """Return what was detected for a neighbour, and how it travels; it has asked for sub-expressions of these names."""
     one = found.occurrence
     while one[3].name not in asked:
         (one,) = (member for group in one[4] for member in group)
     key = None if found.key == () else found.key
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
-    return {
-        "starts": time_of(one[1]),
-        "ends": time_of(one[2]),
-        "detected": time_of(found.point),
-        "constituents": json.dumps(told, ensure_ascii=False, separators=(",", ":")),
-    }
+    return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))

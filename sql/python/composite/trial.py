@@ -36,6 +36,8 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
         state = State(graph, memo.callbacks())
         if job.get("explain") is not None:
             state.step = TracedStep(graph, memo.callbacks(), job["explain"])
+            # It notes what happens on the walk through the graph.
+            state.sequence = None
         if graph.ticking and not graph.frame.partitioned and job["began"] is not None:
             state.start(job["began"])
         _, found = detect(state, stream, job["now"] if graph.frame.time_basis == "arrival" else None)

@@ -1,0 +1,255 @@
+"""The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable
+from decimal import Decimal
+from operator import itemgetter
+from typing import Any, NamedTuple, Optional
+
+from composite.keys import key_of
+from composite.points import Event, point_of
+from composite.queries import STATEMENTS, Queries
+
+EVENT_BITS = 48  # of a position; above them is the number of the batch
+KEYS_KEPT, KEY_LENGTH = 100_000, 100  # so they take 50 MB at most
+NEAR, RUN = 4, 16
+
+# Where a composite event begins and ends, as points; one from elsewhere has only the time of its end.
+Span = Optional[tuple[int, Optional[int], Optional[int]]]
+# An event that a leaf has got: position, number of the leaf, key, place in the events of its type, these events.
+Gathered = tuple[int, int, Any, int, "Events"]
+# The same of what a neighbour has detected; its key is in it.
+PartArrival = tuple[int, int, int, "Events"]
+
+
+class Events:
+    """Hold events of one type as arrays, in order of their ids.
+
+    keys: for lists of attributes, the keys of the events. times: when they were published.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.ids: list[int] = []
+        self.xids: list[int] = []
+        self.payloads: list[str] = []
+        self.times: list[Optional[int]] = []
+        self.origins: list[str] = []
+        self.clients: list[Optional[str]] = []
+        self.keys: dict[tuple[str, ...], list[str]] = {}
+        self.event_times: list[Optional[int]] = []
+        self.spans: list[Span] = []
+
+    def places(self, hits: "Hits") -> Iterable[int]:
+        """Return the places of the events that a class has got."""
+        ids = self.ids
+        found: list[int] = []
+        for low, high in zip(hits.lows, hits.highs):
+            found.extend(range(bisect_left(ids, low), bisect_left(ids, high)))
+        for one in hits.ids:
+            place = bisect_left(ids, one)
+            if place < len(ids) and ids[place] == one:
+                found.append(place)
+        for low, high in zip(hits.skip_lows, hits.skip_highs):
+            found = [place for place in found if not low <= ids[place] < high]
+        return found
+
+
+class Hits(NamedTuple):
+    """Hold what a class has got in a batch: ids of events, and ranges of ids, less those to skip."""
+
+    batch_id: int
+    composites: list[int]
+    leaves: list[int]
+    ids: list[int]
+    lows: list[int]
+    highs: list[int]
+    skip_lows: list[int]
+    skip_highs: list[int]
+
+
+def gather(
+    queries: Queries, memory: dict[str, Any], source: dict[str, Any], subjects: dict[int, Any], broker: str
+) -> None:
+    """Add the events of one event type to the composite events that they are leaves of."""
+    types = ["bigint[]", "integer[]", "bigint[]", "bigint[]"]
+    wanted = [source["composites"], source["leaves"], source["after"], source["upto"]]
+    hits = [
+        Hits(row["batch_id"], row["composites"], row["leaves"], *(row[name] or [] for name in Hits._fields[3:]))
+        for row in queries.plan(source["hits"], types).execute(wanted)
+    ]
+    if not hits:
+        return
+    events = read_events(queries, memory, source, hits, broker)
+    for one in hits:
+        places = events.places(one)
+        base = one.batch_id << EVENT_BITS
+        for composite_id, leaf in zip(one.composites, one.leaves):
+            hand_over(subjects[composite_id], leaf, base, places, events)
+
+
+def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events: Events) -> None:
+    """Add events of one batch to a leaf of a composite event."""
+    ids = events.ids
+    if leaf >= len(subject.known.columns):
+        subject.part_arrivals += [(base | ids[i], leaf, i, events) for i in places]
+        return
+    wanted = subject.job["sources"][leaf]
+    if wanted:
+        broker, client = wanted["broker"], wanted["client"]
+        origins, clients = events.origins, events.clients
+        places = [i for i in places if origins[i] == broker and client in (None, clients[i])]
+    columns = subject.known.columns[leaf]
+    if columns:
+        keys = events.keys[columns]
+        subject.arrivals += [(base | ids[i], leaf, keys[i], i, events) for i in places]
+    else:
+        subject.arrivals += [(base | ids[i], leaf, (), i, events) for i in places]
+
+
+def read_events(
+    queries: Queries, memory: dict[str, Any], source: dict[str, Any], hits: list[Hits], broker: str
+) -> Events:
+    """Return the events of a type that somebody has got."""
+    events = Events(source["type"])
+    dense, ids = runs_of(sorted({one for group in hits for one in group.ids}))
+    ranges = merged([*dense, *(range_ for one in hits for range_ in zip(one.lows, one.highs))])
+    lows = [low for low, _ in ranges]
+    if ranges:
+        ids = [one for one in ids if not covered(ranges, lows, one)]
+    columns = [tuple(names) for names in source["keys"]]
+    raw: list[list[str]] = [[] for _ in columns]
+    plan = queries.plan(source["events"], ["bigint[]", "bigint[]", "bigint[]"])
+    for row in plan.execute([lows, [high for _, high in ranges], ids]):
+        events.ids += row["ids"]
+        events.xids += row["xids"]
+        events.payloads += row["payloads"]
+        for number in range(len(columns)):
+            raw[number] += row[f"key_{number}"]
+        if "event_times" in row:
+            events.event_times += row["event_times"]
+        if "start_times" in row:
+            bounds = (row[name] for name in ("start_points", "end_points", "start_times", "end_times"))
+            events.spans += map(span_of, *bounds)
+    known: dict[str, str] = memory.setdefault("keys", {})
+    if len(known) > KEYS_KEPT:
+        known.clear()
+    for names, texts in zip(columns, raw):
+        fresh = {text: key_of(json.loads(text, parse_float=Decimal)) for text in set(texts).difference(known)}
+        events.keys[names] = [fresh[text] if text in fresh else known[text] for text in texts]
+        known.update((text, key) for text, key in fresh.items() if len(text) <= KEY_LENGTH)
+    add_statements(queries, events, source["type_id"], broker)
+    return events
+
+
+def span_of(start: Optional[str], end: Optional[str], start_time: Optional[int], end_time: Optional[int]) -> Span:
+    """Return where a composite event begins and ends; None for an event without times."""
+    if start is not None and end is not None:
+        return int(start), int(end), None
+    return None if start_time is None else (point_of(start_time, 0), None, end_time)
+
+
+def runs_of(ids: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return ids that lie close to each other as ranges, and the others: a range is read faster than its ids."""
+    ranges: list[tuple[int, int]] = []
+    rest: list[int] = []
+    begin = 0
+    for end in range(1, len(ids) + 1):
+        if end == len(ids) or ids[end] > ids[end - 1] + NEAR:
+            if end - begin < RUN:
+                rest += ids[begin:end]
+            else:
+                ranges.append((ids[begin], ids[end - 1] + 1))
+            begin = end
+    return ranges, rest
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges without those that overlap."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(set(ranges)):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
+
+
+def covered(ranges: list[tuple[int, int]], lows: list[int], one: int) -> bool:
+    """Tell whether a number lies in one of some ranges that do not overlap."""
+    place = bisect_left(lows, one + 1) - 1
+    return place >= 0 and one < ranges[place][1]
+
+
+def add_statements(queries: Queries, events: Events, type_id: int, broker: str) -> None:
+    """Add what is known of the statements that published the events: when, and where they come from."""
+    ids, xids = events.ids, events.xids
+    count = len(ids)
+    events.times, events.origins, events.clients = [None] * count, [broker] * count, [None] * count
+    firsts = dict(zip(reversed(xids), reversed(ids)))
+    lasts = dict(zip(xids, ids))
+    found = queries.rows(
+        STATEMENTS, [str(xid) for xid in firsts], [*firsts.values()], [lasts[xid] for xid in firsts],
+        [type_id] * len(firsts),
+    )  # fmt: skip
+    for row in found:
+        low, high = bisect_left(ids, row["lo"]), bisect_left(ids, row["hi"] + 1)
+        xid, time, origin, client = row["xid"], row["published"], row["origin"] or broker, row["client"]
+        if xids[low:high].count(xid) == high - low:
+            size = high - low
+            events.times[low:high] = [time] * size
+            events.origins[low:high] = [origin] * size
+            events.clients[low:high] = [client] * size
+            continue
+        for place in range(low, high):
+            if xids[place] == xid:
+                events.times[place], events.origins[place], events.clients[place] = time, origin, client
+
+
+def as_events(arrivals: list[Gathered], nodes: list[str], *, by_arrival: bool) -> list[Event]:
+    """Return arrivals, which are in order, as the detector takes events: each once, with all leaves that it matches."""
+    found: list[Event] = []
+    last = -1
+    for position, leaf, key, i, events in arrivals:
+        match = (nodes[leaf], key)
+        if position == last:
+            # Leaves that differ in their alias alone are one node.
+            matches = found[-1].matches
+            assert matches is not None
+            if match not in matches:
+                matches.append(match)
+            continue
+        last = position
+        span = None
+        bounds = events.spans[i] if events.spans else None
+        if bounds is not None:
+            start, end, end_time = bounds
+            span = (start, point_of(end_time or 0, position) if end is None else end)
+        time = events.times[i] if by_arrival else events.event_times[i] if events.event_times else None
+        found.append(
+            Event(
+                position, time, events.kind, events.payloads[i], events.ids[i], events.origins[i], events.xids[i], None,
+                [match], span,
+            )
+        )  # fmt: skip
+    return found
+
+
+def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> list[Event]:
+    """Return what neighbours have detected as the detector takes it, unless the owner may not see what that is made of.
+
+    What was detected at one point is taken at one point, too: that of the first that came.
+    """
+    found: list[Event] = []
+    points: dict[tuple[int, ...], int] = {}
+    for position, leaf, i, events in sorted(arrivals, key=itemgetter(0, 1)):
+        nodes = parts.get(str(leaf))
+        if nodes:
+            place, key, point, told = json.loads(events.payloads[i])["constituents"]
+            at = points.setdefault((leaf, *point), position)
+            matches = [(nodes[place], () if key is None else key)]
+            found.append(
+                Event(at, point[0], "", None, events.ids[i], events.origins[i], None, None, matches, None, told)
+            )
+    return found

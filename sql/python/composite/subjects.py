@@ -1,0 +1,142 @@
+"""Composite events for the time of a step, and what a session keeps of them from one to the next."""
+
+from typing import Any, NamedTuple, Optional
+
+from composite.definition import Definition
+from composite.described import define_from, leaf_nodes
+from composite.detector import Changes, State
+from composite.gathering import Gathered, PartArrival
+from composite.graph import Graph, build
+from composite.points import Event
+from composite.rows import KeyRow, Row
+from composite.sequence import Moment, Pair, sequence_of
+from composite.stepping import Found
+
+GRAPHS_KEPT = 5000
+KEPT_BYTES = 128_000_000  # of all states of a session; what is closed counts, too, until they are read again
+ROW_BYTES = 800  # of an open occurrence, besides what is stored of it
+
+
+class Known(NamedTuple):
+    """Hold what a session keeps of a composite event: it is the same until the definition changes."""
+
+    version: str
+    definition: Definition
+    graph: Graph
+    nodes: list[str]
+    columns: list[tuple[str, ...]]
+    is_sequence: bool
+
+
+class Kept(NamedTuple):
+    """Hold the state that a step has left behind, for as long as no other session takes one.
+
+    step: the number of that step. keys: what is stored of the keys in it. is_whole: there are no other keys.
+    size: about how many bytes it takes.
+    """
+
+    step: int
+    state: State
+    keys: dict[str, dict[str, Any]]
+    is_whole: bool
+    size: int
+
+
+class Subject:
+    """Hold one composite event for the time of a step."""
+
+    def __init__(self, job: dict[str, Any], known: Known) -> None:
+        self.job = job
+        self.id: int = job["composite_id"]
+        self.state_id: int = job["state_id"]
+        self.known = known
+        self.arrivals: list[Gathered] = []
+        self.part_arrivals: list[PartArrival] = []
+        self.moments: Optional[list[Moment]] = None
+        self.events: list[Event] = []
+        self.stream: list[Any] = []
+        self.ordering = job["ordering"]
+        self.frontier = 0
+        self.keys: dict[str, dict[str, Any]] = {}
+        self.loaded: list[KeyRow] = []
+        self.kept: Optional[State] = None
+        # Before the first step nothing is stored.
+        self.is_whole: bool = job["step"] is None
+        self.size = 0
+        self.rows: list[Row] = []
+        self.state: Optional[State] = None
+        self.changes: Optional[Changes] = None
+        self.found: list[Found] = []
+        self.pairs: list[Pair] = []
+        self.heard: Optional[dict[str, int]] = job.get("heard")
+        self.idle_at: Optional[int] = None
+        self.more = False
+
+    @property
+    def partitioned(self) -> bool:
+        """Tell whether each key is detected for itself."""
+        return self.known.graph.frame.partitioned
+
+    @property
+    def is_sequence(self) -> bool:
+        """Tell whether it is taken as a sequence: neighbours neither detect in it nor ask for it."""
+        return self.known.is_sequence and self.job["parts"] is None and self.job["asked"] is None
+
+    def touched_keys(self) -> set[Any]:
+        """Return the keys of the events."""
+        keys = {arrival[2] for arrival in self.arrivals}
+        if self.part_arrivals:
+            keys.update(key for event in self.events for _, key in event.matches or ())
+        return keys
+
+    @property
+    def by_arrival(self) -> bool:
+        """Tell whether events are taken as they come."""
+        return self.known.graph.frame.time_basis == "arrival"
+
+
+def recall(memory: dict[str, Any], subject: Subject) -> None:
+    """Take the state over that this session has left behind, unless another one has taken a step since."""
+    states: dict[int, Kept] = memory.setdefault("states", {})
+    # Taken out: what fails in this step spoils it.
+    kept = states.pop(subject.id, None)
+    if kept is not None and kept.step == subject.job["step"] and kept.state.graph is subject.known.graph:
+        subject.kept, subject.keys, subject.is_whole, subject.size = kept[1:]
+
+
+def keep(memory: dict[str, Any], subjects: dict[int, Subject], steps: dict[int, int]) -> None:
+    """Keep the states for the next step, as long as they are not too large.
+
+    Conditions are asked again and again from the same beginning, so a state with conditions is not kept. Whether the
+    transaction commits is told by the number of the step: nobody else gets the same one.
+    """
+    states: dict[int, Kept] = memory["states"]
+    for subject in subjects.values():
+        state = subject.state
+        if state is not None and not state.step.conditions and subject.size < KEPT_BYTES:
+            state.step.forget()
+            states[subject.id] = Kept(steps[subject.id], state, subject.keys, subject.is_whole, subject.size)
+    if sum(kept.size for kept in states.values()) > KEPT_BYTES:
+        states.clear()
+
+
+def known_of(memory: dict[str, Any], job: dict[str, Any], intervals: list[str]) -> Known:
+    """Return the graph of a composite event, of this session or made now."""
+    graphs: dict[int, Known] = memory.setdefault("graphs", {})
+    known = graphs.get(job["composite_id"])
+    if known is None or known.version != job["version"]:
+        definition = define_from(job["given"])
+        # What comes in parts does not end where it comes.
+        (graph,) = build([definition], [*intervals, *(job["part_types"] or ())])
+        known = known_as(job["version"], definition, graph)
+        if len(graphs) >= GRAPHS_KEPT:
+            graphs.clear()
+        graphs[job["composite_id"]] = known
+    return known
+
+
+def known_as(version: str, definition: Definition, graph: Graph) -> Known:
+    """Return what a session keeps of a composite event."""
+    nodes = leaf_nodes(definition, graph)
+    names, columns = [node.name for node in nodes], [node.columns for node in nodes]
+    return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
