@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '815ba6cecfd96dea', $python$
+('attribute_list', '0f9ac300a8e5506e', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '815ba6cecfd96dea', $python$
+('callback_text', '0f9ac300a8e5506e', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '815ba6cecfd96dea', $python$
+('calling', '0f9ac300a8e5506e', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -375,7 +375,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '815ba6cecfd96dea', $python$
+('composite.coupled', '0f9ac300a8e5506e', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -560,7 +560,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '815ba6cecfd96dea', $python$
+('composite.definition', '0f9ac300a8e5506e', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -795,7 +795,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '815ba6cecfd96dea', $python$
+('composite.described', '0f9ac300a8e5506e', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -932,7 +932,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '815ba6cecfd96dea', $python$
+('composite.detector', '0f9ac300a8e5506e', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1328,7 +1328,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '815ba6cecfd96dea', $python$
+('composite.entry', '0f9ac300a8e5506e', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1346,7 +1346,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.gathering', '815ba6cecfd96dea', $python$
+('composite.gathering', '0f9ac300a8e5506e', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1603,7 +1603,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '815ba6cecfd96dea', $python$
+('composite.graph', '0f9ac300a8e5506e', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1830,7 +1830,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '815ba6cecfd96dea', $python$
+('composite.keys', '0f9ac300a8e5506e', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1900,7 +1900,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '815ba6cecfd96dea', $python$
+('composite.keystate', '0f9ac300a8e5506e', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2043,7 +2043,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', '815ba6cecfd96dea', $python$
+('composite.matching', '0f9ac300a8e5506e', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2113,7 +2113,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '815ba6cecfd96dea', $python$
+('composite.memo', '0f9ac300a8e5506e', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2179,7 +2179,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '815ba6cecfd96dea', $python$
+('composite.occurrences', '0f9ac300a8e5506e', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2268,7 +2268,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '815ba6cecfd96dea', $python$
+('composite.ordering', '0f9ac300a8e5506e', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2372,7 +2372,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '815ba6cecfd96dea', $python$
+('composite.pairing', '0f9ac300a8e5506e', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2637,7 +2637,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '815ba6cecfd96dea', $python$
+('composite.parser', '0f9ac300a8e5506e', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2972,7 +2972,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '815ba6cecfd96dea', $python$
+('composite.parts', '0f9ac300a8e5506e', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3116,7 +3116,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '815ba6cecfd96dea', $python$
+('composite.points', '0f9ac300a8e5506e', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3240,7 +3240,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '815ba6cecfd96dea', $python$
+('composite.queries', '0f9ac300a8e5506e', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 from collections.abc import Iterable
@@ -3439,7 +3439,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '815ba6cecfd96dea', $python$
+('composite.rows', '0f9ac300a8e5506e', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3528,7 +3528,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '815ba6cecfd96dea', $python$
+('composite.sequence', '0f9ac300a8e5506e', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3638,7 +3638,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '815ba6cecfd96dea', $python$
+('composite.server', '0f9ac300a8e5506e', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3695,7 +3695,8 @@ def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> d
     for subject in subjects.values():
         run(queries, subject)
     keep(memory, subjects, write(queries, subjects, born))
-    queries.record(publish(queries, subject) for subject in subjects.values() if subject.pairs or subject.found)
+    told = [subject for subject in subjects.values() if subject.pairs or subject.found]
+    queries.record([publish(queries, subject, job["broker"]) for subject in told])
     return {"more": any(subject.more for subject in subjects.values())}
 
 
@@ -3895,7 +3896,7 @@ def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int
     return queries.write(keys, opened, late, steps)
 
 
-def publish(queries: Queries, subject: Subject) -> Optional[Statement]:
+def publish(queries: Queries, subject: Subject, broker: str) -> Optional[Statement]:
     """Publish what was detected; payloads are put into the constituents as they are."""
     definition = subject.known.definition
     bound = None
@@ -3906,7 +3907,7 @@ def publish(queries: Queries, subject: Subject) -> Optional[Statement]:
         detected = ends
         parts = [tell(firsts, last) for _, firsts, last in subject.pairs]
     elif subject.job["asked"] is not None:
-        told = [tell_part(one, subject.job["asked"], subject.job["broker"]) for one in subject.found]
+        told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
         starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
         detected = [one.point for one in subject.found]
         parts = [text for _, text in told]
@@ -3920,7 +3921,7 @@ def publish(queries: Queries, subject: Subject) -> Optional[Statement]:
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
     return queries.publish(subject.job, [*times, starts, ends, parts], bound)
 $python$),
-('composite.stepping', '815ba6cecfd96dea', $python$
+('composite.stepping', '0f9ac300a8e5506e', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4148,7 +4149,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '815ba6cecfd96dea', $python$
+('composite.storing', '0f9ac300a8e5506e', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4228,7 +4229,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '815ba6cecfd96dea', $python$
+('composite.subjects', '0f9ac300a8e5506e', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 from typing import Any, NamedTuple, Optional
@@ -4372,7 +4373,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
     return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
 $python$),
-('composite.syntax', '815ba6cecfd96dea', $python$
+('composite.syntax', '0f9ac300a8e5506e', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4477,7 +4478,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '815ba6cecfd96dea', $python$
+('composite.takeover', '0f9ac300a8e5506e', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4560,7 +4561,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '815ba6cecfd96dea', $python$
+('composite.texts', '0f9ac300a8e5506e', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4763,7 +4764,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '815ba6cecfd96dea', $python$
+('composite.times', '0f9ac300a8e5506e', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -4965,7 +4966,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '815ba6cecfd96dea', $python$
+('composite.told', '0f9ac300a8e5506e', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5037,7 +5038,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '815ba6cecfd96dea', $python$
+('composite.trial', '0f9ac300a8e5506e', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5249,7 +5250,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '815ba6cecfd96dea', $python$
+('composite.windows', '0f9ac300a8e5506e', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5450,7 +5451,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '815ba6cecfd96dea', $python$
+('composite.wire', '0f9ac300a8e5506e', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5521,7 +5522,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '815ba6cecfd96dea', $python$
+('filter_literals', '0f9ac300a8e5506e', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5607,7 +5608,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '815ba6cecfd96dea', $python$
+('filter_names', '0f9ac300a8e5506e', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5721,7 +5722,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '815ba6cecfd96dea', $python$
+('filter_text', '0f9ac300a8e5506e', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -5988,7 +5989,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '815ba6cecfd96dea', $python$
+('in_select', '0f9ac300a8e5506e', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6088,7 +6089,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '815ba6cecfd96dea', $python$
+('keywords', '0f9ac300a8e5506e', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6160,7 +6161,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '815ba6cecfd96dea', $python$
+('lexer', '0f9ac300a8e5506e', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6506,7 +6507,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '815ba6cecfd96dea', $python$
+('safe_filter', '0f9ac300a8e5506e', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6807,7 +6808,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '815ba6cecfd96dea', $python$
+('statement_composite', '0f9ac300a8e5506e', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6902,7 +6903,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '815ba6cecfd96dea', $python$
+('statement_reader', '0f9ac300a8e5506e', $python$
 """Read a statement word by word."""
 
 import re
@@ -7120,7 +7121,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '815ba6cecfd96dea', $python$
+('statement_text', '0f9ac300a8e5506e', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7398,7 +7399,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '815ba6cecfd96dea', $python$
+('token_lists', '0f9ac300a8e5506e', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7632,7 +7633,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '815ba6cecfd96dea', $python$
+('whole_row', '0f9ac300a8e5506e', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7731,7 +7732,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "815ba6cecfd96dea"
+digest = "0f9ac300a8e5506e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7838,7 +7839,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "815ba6cecfd96dea"
+digest = "0f9ac300a8e5506e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7938,7 +7939,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "815ba6cecfd96dea"
+digest = "0f9ac300a8e5506e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8028,7 +8029,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "815ba6cecfd96dea"
+digest = "0f9ac300a8e5506e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8120,7 +8121,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "815ba6cecfd96dea"
+digest = "0f9ac300a8e5506e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8234,7 +8235,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "815ba6cecfd96dea"
+digest = "0f9ac300a8e5506e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8323,7 +8324,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "815ba6cecfd96dea"
+digest = "0f9ac300a8e5506e"
 # Each behind those that it imports.
 names = [
     "lexer",

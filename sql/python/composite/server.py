@@ -54,7 +54,8 @@ def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> d
     for subject in subjects.values():
         run(queries, subject)
     keep(memory, subjects, write(queries, subjects, born))
-    queries.record(publish(queries, subject) for subject in subjects.values() if subject.pairs or subject.found)
+    told = [subject for subject in subjects.values() if subject.pairs or subject.found]
+    queries.record([publish(queries, subject, job["broker"]) for subject in told])
     return {"more": any(subject.more for subject in subjects.values())}
 
 
@@ -254,7 +255,7 @@ def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int
     return queries.write(keys, opened, late, steps)
 
 
-def publish(queries: Queries, subject: Subject) -> Optional[Statement]:
+def publish(queries: Queries, subject: Subject, broker: str) -> Optional[Statement]:
     """Publish what was detected; payloads are put into the constituents as they are."""
     definition = subject.known.definition
     bound = None
@@ -265,7 +266,7 @@ def publish(queries: Queries, subject: Subject) -> Optional[Statement]:
         detected = ends
         parts = [tell(firsts, last) for _, firsts, last in subject.pairs]
     elif subject.job["asked"] is not None:
-        told = [tell_part(one, subject.job["asked"], subject.job["broker"]) for one in subject.found]
+        told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
         starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
         detected = [one.point for one in subject.found]
         parts = [text for _, text in told]
