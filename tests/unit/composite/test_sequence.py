@@ -93,3 +93,13 @@ def test_an_event_with_a_beginning_of_its_own_takes_the_walk() -> None:
         Event(2, 9, "b", "b2", 2, start=(3, 0), matches=[(names[1], ())]),
     ]
     assert detect(State(graph), events)[1] == []
+
+
+def test_what_a_neighbour_has_detected_takes_the_walk() -> None:
+    (graph,) = build([define("it", "a ; b", partition_by="k")])
+    root = sequence_of(graph)
+    assert root is not None
+    told = [[[[3, 1, None, "a1"]], [[4, 2, None, "b2"]]]]
+    event = Event(9, 5, "", None, 9, "there", matches=[(root.name, "x")], told=told)
+    ((key, node, _, occurrence),) = detect(State(graph), [event])[1]
+    assert (key, node, [one[6] for group in occurrence[4] for one in group]) == ("x", root, ["a1", "b2"])
