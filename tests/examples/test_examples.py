@@ -19,18 +19,22 @@ SHARDED = EXAMPLES / "sharded_accounts.py"
 @pytest.mark.parametrize(
     "path", sorted(set(EXAMPLES.glob("*.py")) - {EXAMPLES / "broker.py", SHARDED}), ids=lambda path: path.stem
 )
-def test_an_example_runs(path: Path, own_database: str, workers: Workers) -> None:
+def test_an_example_runs(path: Path, own_database: str, workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
     workers(own_database)
     _loaded(path).main(own_database)
+    assert capsys.readouterr().out, "it tells what it does"
 
 
-def test_an_event_type_is_sharded_over_four_brokers(server: Server, own_database: str, workers: Workers) -> None:
+def test_an_event_type_is_sharded_over_four_brokers(
+    server: Server, own_database: str, workers: Workers, capsys: pytest.CaptureFixture[str]
+) -> None:
     others = [f"{conninfo_to_dict(own_database)['dbname']}_{number}" for number in range(3)]
     try:
         dsns = [own_database, *map(server.clone, others)]
         for dsn in dsns:
             workers(dsn)
         _loaded(SHARDED).main(dsns)
+        assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [f"shard {n}" for n in range(4)]
     finally:
         for other in others:
             server.drop(other)

@@ -15,6 +15,7 @@ import psycopg
 
 from tests.fix_broker import call, rows, value
 from tests.fix_server import TEMPLATE, copied_cluster
+from tests.fix_worker import WorkerProcess, Workers
 from tests.links.rig import Broker, Link, open_lane
 
 
@@ -165,6 +166,33 @@ def close_link(link: Link) -> None:
                 " where n.name = %s and pgps_internal.is_alive(s.holder)"
             )
             _wait(broker.admin, query, [peer.name])
+
+
+class Staffed:
+    """Members with a worker each, and what may befall them."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+        self.running: dict[str, WorkerProcess] = {}
+
+    def run(self, *members: Member) -> None:
+        self.running = {member.name: self.workers(member.dsn) for member in members}
+
+    def kill_worker(self, member: Member) -> None:
+        self.running[member.name].kill9()
+        self.running[member.name] = self.workers(member.dsn, ready=False)
+
+    def crash(self, member: Member) -> None:
+        member.admin.close()
+        member.site.crash()
+        member.reopen()
+
+    def cut_connections(self, member: Member) -> None:
+        rows(
+            member.admin,
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'",
+        )
 
 
 def open_both(one: Broker, other: Broker, name: str) -> Link:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.fix_broker import call, column, make_type, rows, value
 from tests.fix_db import wait_until
-from tests.fix_worker import WorkerProcess, Workers, workers
-from tests.links.fleet import Fleet, Member, make_fleet
+from tests.fix_worker import Workers, workers
+from tests.links.fleet import Fleet, Staffed, make_fleet
 from tests.links.rig import Broker
 from tests.links.test_parts import PARTS, crossed, found
 
@@ -37,19 +37,20 @@ def fleet(embedded_home: Path) -> Iterator[Fleet]:
     made.close()
 
 
-class Stage:
+class Stage(Staffed):
     """A home broker and a ward's on servers of their own, and one where all happens at one place."""
 
     def __init__(self, fleet: Fleet, workers: Workers, alone: Broker) -> None:
         self.home = fleet.broker("home", site=fleet.sites[0])
         self.ward = fleet.broker("ward", site=fleet.sites[1])
-        self.alone, self.workers = alone, workers
+        super().__init__(workers)
+        self.alone = alone
         self.published = dict.fromkeys("abcdn", 0)
         for broker, names in ((self.home, "cd"), (self.ward, "abn"), (alone, "abcdn")):
             for name in names:
                 make_type(broker.admin, name, "n integer, k integer")
         call(self.home.admin, "create_link", "to_ward", self.ward.dsn)
-        self.running: dict[str, WorkerProcess] = {m.name: workers(m.dsn) for m in (self.home, self.ward)}
+        self.run(self.home, self.ward)
         routed = (
             "select count(*) from pgps_internal.carried join pgps_internal.event_type using (type_id) where name = 'n'"
         )
@@ -96,22 +97,6 @@ class Stage:
     def wait(self) -> None:
         wait_until(self.is_still, timeout=WAIT, what="all is taken")
         call(self.alone.admin, "dispatch")
-
-    def kill_worker(self, member: Member) -> None:
-        self.running[member.name].kill9()
-        self.running[member.name] = self.workers(member.dsn, ready=False)
-
-    def crash(self, member: Member) -> None:
-        member.admin.close()
-        member.site.crash()
-        member.reopen()
-
-    def cut_connections(self, member: Member) -> None:
-        rows(
-            member.admin,
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'",
-        )
 
 
 def lag(broker: Broker) -> int:

@@ -18,8 +18,8 @@ from pgps.client import Client, Message
 from tests.fix_broker import call, rows, value
 from tests.fix_db import wait_until
 from tests.fix_units import Party, make_service
-from tests.fix_worker import WorkerProcess, Workers, workers
-from tests.links.fleet import Fleet, Member, make_fleet
+from tests.fix_worker import Workers, workers
+from tests.links.fleet import Fleet, Member, Staffed, make_fleet
 
 __all__ = ["workers"]
 
@@ -174,13 +174,13 @@ class Asker(Program):
         return int(text.split(".")[1])
 
 
-class Stage:
+class Stage(Staffed):
     """The two brokers with their workers, and what may befall them."""
 
     def __init__(self, fleet: Fleet, workers: Workers) -> None:
         self.home = fleet.broker("home", site=fleet.sites[0])
         self.shop = fleet.broker("shop", site=fleet.sites[1])
-        self.workers = workers
+        super().__init__(workers)
         for member in (self.home, self.shop):
             make_service(member.admin, SERVICE, status_lifetime=9, store="broker", lifetime="1 hour")
         rows(self.shop.admin, "create table done (texts text[], token text, conversation text)")
@@ -188,26 +188,10 @@ class Stage:
         call(self.home.admin, "create_link", "to_shop", self.shop.dsn)
         call(self.shop.admin, "relay_services")
         call(self.home.admin, "place_service", *SERVICE.split("/"), "shop")
-        self.running: dict[str, WorkerProcess] = {m.name: workers(m.dsn) for m in (self.home, self.shop)}
+        self.run(self.home, self.shop)
         wait_until(lambda: value(self.shop.admin, "select count(*) from pgps.links") > 0, timeout=60)
         call(self.shop.admin, "grant_service", *SERVICE.split("/"), "send", "pgps_neighbour")
         call(self.home.admin, "grant_service", *SERVICE.split("/"), "serve", "pgps_neighbour")
-
-    def kill_worker(self, member: Member) -> None:
-        self.running[member.name].kill9()
-        self.running[member.name] = self.workers(member.dsn, ready=False)
-
-    def crash(self, member: Member) -> None:
-        member.admin.close()
-        member.site.crash()
-        member.reopen()
-
-    def cut_connections(self, member: Member) -> None:
-        rows(
-            member.admin,
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'",
-        )
 
     def wait_for_answers(self, enough: int, programs: list[Program]) -> None:
         wait_until(
