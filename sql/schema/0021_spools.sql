@@ -96,7 +96,7 @@ create table pgps_internal.spool_key (
     value numeric not null,
     place tid not null
 ) partition by list (slot);
-create index spool_key_idx on pgps_internal.spool_key (spool_id, name, value, seqn) include (place);
+create index spool_key_idx on pgps_internal.spool_key (spool_id, name, value, seqn) include (place, slot);
 
 -- Messages that were discarded by a pattern, or cancelled, and are still in the store. What was discarded without a
 -- pattern is a range: spool_state.emptied.
