@@ -209,11 +209,12 @@ class _Leader:
             if self._bell and (told or (timeout == SAFETY and calls.is_told_awake(self._wire))):
                 # Whoever rang has not committed yet, and publishers that came in the meantime have not rung.
                 return Leading.AWAKE
-            self._keep_leading()
             began = time.monotonic()
             batch = calls.dispatch(self._wire)
             if self._pace.is_busy(self._note(batch, began, commits=told)):
                 return Leading.AWAKE
+            # After the batch, since whoever waits for it has no use for this.
+            self._keep_leading()
             timeout = confirm(batch.events)
         return Leading.ASLEEP
 

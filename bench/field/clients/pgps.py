@@ -77,15 +77,21 @@ async def _receive(plan: Config, connection: Connection, seen: Seen) -> int:
     """Take events, which acknowledges them, and do the work in one transaction."""
     if plan["fail_first"]:
         return await _refuse(plan, connection, seen)
-    query = "select payload from pgps.take(%s, %s)"
-    if plan["consume"] != "transaction":
-        rows = await (await connection.execute(query, [f"s{seen.index}", plan["batch"]])).fetchall()
-    else:
-        async with connection.transaction():
-            rows = await (await connection.execute(query, [f"s{seen.index}", plan["batch"]])).fetchall()
+    # In a pipeline BEGIN, the call and what follows it are not waited for one by one, and the work is done while the
+    # transaction that acknowledges is open: if it fails, the events come again.
+    async with connection.pipeline(), connection.transaction():
+        cursor = await connection.execute(
+            "select payload from pgps.take(%s, %s)", [f"s{seen.index}", plan["batch"]]
+        )
+        rows = await cursor.fetchall()
+        if plan["consume"] == "transaction":
             await _store(connection, seen, [payload for (payload,) in rows])
-    for (payload,) in rows:
-        seen.add(payload["n"])
+        else:
+            for (payload,) in rows:
+                seen.add(payload["n"])
+    if plan["consume"] == "transaction":
+        for (payload,) in rows:
+            seen.add(payload["n"])
     return len(rows)
 
 

@@ -217,9 +217,11 @@ declare
 begin
     -- Shortcut for a consumer that is woken for one or two events, for which setting up next_events would take most of
     -- the time. Used only when fewer than three deliveries wait and nothing in them has to be left out but what the
-    -- position has passed.
-    select array_agg(d.delivery), sum((d.delivery).events), bool_and(isempty(m.skip)) into v_deliveries, v_events,
-        v_is_plain
+    -- position has passed. What a member skips is from before it was one, and below what waits mostly. Null: so it is,
+    -- as far as the ids are there, and either kind of them may be missing.
+    select array_agg(d.delivery), sum((d.delivery).events), bool_and(coalesce(isempty(m.skip)
+        or upper(m.skip) <= all ((d.delivery).event_ids || lower((d.delivery).ids)), true))
+    into v_deliveries, v_events, v_is_plain
     from pgps_internal.member m
     cross join lateral (
         select d as delivery from pgps_internal.delivery d

@@ -108,13 +108,15 @@ $$;
 comment on function pgps_internal.dispatch_large_part(bigint) is
 'Matches one part of a large transaction as a batch of its own; returns how many events';
 
-create or replace function pgps_internal.most_at_once() returns integer
-language sql stable
-set search_path = pg_catalog, pg_temp
--- A worker has a time limit for each statement: what is larger is matched in parts.
-as $$ select least(pgps_internal.setting('max_batch_events')::integer, 10000) $$;
-comment on function pgps_internal.most_at_once() is
-'How many events a batch of a worker has at most: the setting max_batch_events, but no more than 10,000';
+drop function if exists pgps_internal.most_at_once();
+create or replace function pgps_internal.most_of(setting text) returns integer
+language sql immutable
+-- A worker has a time limit for each statement: what is larger is matched in parts. No SET clause, so that the planner
+-- puts the expression in its place.
+return least(setting::integer, 10000);
+comment on function pgps_internal.most_of(text) is
+'How many events a batch of a worker has at most: the setting max_batch_events, whose value is given, but no more than
+10,000';
 
 create or replace function pgps.dispatch_batch(max_events integer = null) returns bigint
 language plpgsql security definer
@@ -122,26 +124,34 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_most integer := coalesce(dispatch_batch.max_events, pgps_internal.most_at_once());
+    v_most integer;
+    v_is_pending boolean;
+    v_is_mended boolean;
     v_last pgps_internal.batch;
     v_window pgps_internal.batch_window;
     v_part pgps_internal.part;
     v_events bigint := 0;
     v_large bigint;
 begin
-    if v_most <= 0 then
-        raise exception 'invalid max_events %', v_most using errcode = '22023',
+    if dispatch_batch.max_events <= 0 then
+        raise exception 'invalid max_events %', dispatch_batch.max_events using errcode = '22023',
             hint = 'Give a positive number, or null for the setting max_batch_events.';
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
         perform pgps_internal.require_read_committed();
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
-    if exists (select from pgps_internal.class c where c.is_pending) then
+    -- Three questions in one statement, to save executor start-up.
+    select coalesce(dispatch_batch.max_events, pgps_internal.most_of(s.value)),
+        exists (select from pgps_internal.class c where c.is_pending),
+        exists (select from pgps_internal.broken_type b where b.is_mended)
+    into v_most, v_is_pending, v_is_mended
+    from pgps_internal.setting s where s.name = 'max_batch_events';
+    if v_is_pending then
         perform pgps_internal.catch_up_all();
     end if;
     while v_events = 0 loop
-        if exists (select from pgps_internal.broken_type b where b.is_mended) then
+        if v_is_mended then
             v_events := pgps_internal.dispatch_mended(v_most);
             exit when v_events > 0;
         end if;
@@ -178,7 +188,8 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_most integer := coalesce(dispatch_large.max_events, pgps_internal.most_at_once());
+    v_most integer := coalesce(dispatch_large.max_events,
+        pgps_internal.most_of(pgps_internal.setting('max_batch_events')));
     v_window pgps_internal.batch_window;
 begin
     if v_most <= 0 then

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, make_type, publish, rows, value
+from tests.fix_db import Connect
 
 Name = Callable[..., str]
 # From each place that a position can have, a few and many at a time.
@@ -47,3 +48,36 @@ def test_what_is_handed_out_is_what_comes_next_from_every_place(
     ((compared, equal),) = rows(admin, COMPARED, [made])
     assert compared == equal > 250
     assert value(admin, "select count(*) from pgps.take(%s, 1000)", [made]) * 5 + 5 == compared
+
+
+def test_what_was_skipped_once_does_not_make_each_later_take_longer(admin: psycopg.Connection, name: Name) -> None:
+    made = name("skip")
+    make_type(admin, made)
+    publish(admin, made, 1, 2)
+    call(admin, "subscribe", made, made)
+    publish(admin, made, 3)
+    rows(admin, "select pgps.dispatch()")
+    assert rows(admin, "select (payload ->> 'n')::integer from pgps.take(%s)", [made]) == [(3,)]
+    publish(admin, made, 4)
+    rows(admin, "select pgps.dispatch()")
+    admin.execute("set track_functions = 'all'")
+    with admin.transaction():
+        assert rows(admin, "select (payload ->> 'n')::integer from pgps.take(%s)", [made]) == [(4,)]
+        called = {function for (function,) in rows(admin, "select funcname from pg_stat_xact_user_functions")}
+    assert "next_received" in called
+    assert not called & {"next_events", "next_unskipped"}
+
+
+def test_an_event_that_commits_late_is_handed_out_though_later_numbers_are_skipped(
+    admin: psycopg.Connection, connect: Connect, name: Name
+) -> None:
+    made = name("late")
+    make_type(admin, made)
+    late = connect()
+    with late.transaction():
+        publish(late, made, 1)
+        publish(admin, made, 2)
+        call(admin, "subscribe", made, made)
+    publish(admin, made, 3)
+    rows(admin, "select pgps.dispatch()")
+    assert rows(admin, "select (payload ->> 'n')::integer from pgps.take(%s)", [made]) == [(1,), (3,)]
