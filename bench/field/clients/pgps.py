@@ -80,9 +80,7 @@ async def _receive(plan: Config, connection: Connection, seen: Seen) -> int:
     # In a pipeline BEGIN, the call and what follows it are not waited for one by one, and the work is done while the
     # transaction that acknowledges is open: if it fails, the events come again.
     async with connection.pipeline(), connection.transaction():
-        cursor = await connection.execute(
-            "select payload from pgps.take(%s, %s)", [f"s{seen.index}", plan["batch"]]
-        )
+        cursor = await connection.execute("select payload from pgps.take(%s, %s)", [f"s{seen.index}", plan["batch"]])
         rows = await cursor.fetchall()
         if plan["consume"] == "transaction":
             await _store(connection, seen, [payload for (payload,) in rows])

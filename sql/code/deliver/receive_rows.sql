@@ -136,6 +136,37 @@ comment on view pgps_internal.reading is
 'Where active subscriptions read on, in each class that they are a member of. is_plain: nothing was put back, and no
 clause of a client is to be asked';
 
+create or replace function pgps_internal.open_reading(subscription_ids bigint[]) returns refcursor
+language plpgsql
+as $$
+declare
+    v_groups refcursor;
+begin
+    -- One subscription is a group by itself: setting up the grouping would take longer than finding where it is.
+    if cardinality(open_reading.subscription_ids) = 1 then
+        open v_groups for
+        select g.*, array[g.subscription_id] as ids, array[g.acked_total] as totals,
+            '{[1,2)}'::int4multirange as places
+        from pgps_internal.reading g where g.subscription_id = open_reading.subscription_ids[1];
+    else
+        open v_groups for
+        select g.class_id, g.from_batch, g.skip, g.acked_batch, g.acked_event, g.received_batch, g.received_event,
+            g.outstanding, g.seen_batch, g.seen_event, g.consumer, g.is_plain,
+            array_agg(g.subscription_id) as ids, array_agg(g.acked_total) as totals,
+            range_agg(int4range(u.place::integer, u.place::integer, '[]')) as places
+        from unnest(open_reading.subscription_ids) with ordinality u(subscription_id, place)
+        join pgps_internal.reading g using (subscription_id)
+        group by 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+        order by min(u.place);
+    end if;
+    return v_groups;
+end
+$$;
+comment on function pgps_internal.open_reading(bigint[]) is
+'Opens a cursor on where subscriptions read on: a row for all that are at the same position of the same class, with
+their ids, what each has acknowledged in all, and their places in the argument, by the first of them. It runs with the
+settings of its caller, which closes the cursor';
+
 create or replace function pgps_internal.hand_out_runs(
     subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, consumer text,
     out runs pgps_internal.run[], out others integer[]
@@ -143,27 +174,23 @@ create or replace function pgps_internal.hand_out_runs(
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_groups refcursor;
     v_group record;
     v_found pgps_internal.run[];
     v_told pgps_internal.run[];
     v_last pgps_internal.run;
+    v_is_plain boolean;
     v_is_back boolean;
     v_events integer;
 begin
     runs := '{}';
     others := '{}';
-    for v_group in
-        select g.class_id, g.from_batch, g.skip, g.acked_batch, g.acked_event, g.received_batch, g.received_event,
-            g.outstanding, g.seen_batch, g.seen_event, g.consumer,
-            g.is_plain and not (hand_out_runs.event_type).has_policy as is_plain,
-            array_agg(g.subscription_id) as ids, array_agg(g.acked_total) as totals,
-            range_agg(int4range(u.place::integer, u.place::integer, '[]')) as places
-        from unnest(hand_out_runs.subscription_ids) with ordinality u(subscription_id, place)
-        join pgps_internal.reading g using (subscription_id)
-        group by 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
-        order by min(u.place)
+    v_groups := pgps_internal.open_reading(hand_out_runs.subscription_ids);
     loop
-        if v_group.is_plain then
+        fetch v_groups into v_group;
+        exit when not found;
+        v_is_plain := v_group.is_plain and not (hand_out_runs.event_type).has_policy;
+        if v_is_plain then
             v_found := pgps_internal.next_runs(v_group.class_id, v_group.from_batch, v_group.skip, v_group.acked_batch,
                 v_group.acked_event, hand_out_runs.max_events);
             continue when v_found is null;
@@ -171,7 +198,7 @@ begin
             using v_found, v_group.seen_batch, v_group.seen_event, v_group.places, pgps_internal.broker_name()
                 into v_told;
         end if;
-        if not v_group.is_plain or v_told is null then
+        if not v_is_plain or v_told is null then
             others := others || array(select generate_series(lower(r), upper(r) - 1) from unnest(v_group.places) r);
             continue;
         end if;
@@ -190,6 +217,7 @@ begin
         end if;
         runs := runs || v_told;
     end loop;
+    close v_groups;
 end
 $$;
 comment on function pgps_internal.hand_out_runs(bigint[], pgps_internal.event_type, integer, text) is

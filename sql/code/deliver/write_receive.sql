@@ -17,30 +17,88 @@ $write$;
 comment on function pgps_internal.write_log_rows(jsonb) is
 'Writes pgps_entry.log_<type>: the log as pgps_queue.<type>_receive reads it for its caller';
 
-create or replace function pgps_internal.write_run_rows(names jsonb) returns text
+drop function if exists pgps_internal.write_run_rows(jsonb);
+create or replace function pgps_internal.write_run_rows(
+    names jsonb, published_at text, publisher text, xid text, origin text, source text = ''
+) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.render($query$select l.pgps_event_id,
-                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.published_at
-                        else (l.pgps_statement).published_at end,
-                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.publisher
-                        else (l.pgps_statement).publisher end,
-                    case when l.pgps_xid = r.xid then r.xid_number
-                        else coalesce((l.pgps_statement).publishers_xid, l.pgps_xid)::text::bigint end,
-                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.origin
-                        else coalesce((l.pgps_statement).origin, r.broker) end,
+    select pgps_internal.render($query$select l.pgps_event_id, {published_at}, {publisher}, {xid}, {origin},
                     case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end,
                         r.places_text{more_attributes}
                 -- Values that a run's events have in common are written as text once, not for each event.
                 from (select u.*, u.publishers_xid::text::bigint as xid_number, u.places::text as places_text
                     from unnest(pgps_taken.runs) u offset 0) r
                 join pgps_entry.log_{type_id} l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi
-                    and l.pgps_slot = {segment}$query$,
-        write_run_rows.names || jsonb_build_object('segment', pgps_internal.segment_of('r.lo', 'control')))
+                    and l.pgps_slot = {segment}{source}$query$,
+        write_run_rows.names || jsonb_build_object('segment', pgps_internal.segment_of('r.lo', 'control'),
+            'published_at', write_run_rows.published_at, 'publisher', write_run_rows.publisher,
+            'xid', write_run_rows.xid, 'origin', write_run_rows.origin, 'source', write_run_rows.source))
 $write$;
-comment on function pgps_internal.write_run_rows(jsonb) is
-'The query of the rows of the runs in pgps_taken, a part of pgps_queue.<type>_receive';
+comment on function pgps_internal.write_run_rows(jsonb, text, text, text, text, text) is
+'The query of the rows of the runs in pgps_taken, a part of pgps_queue.<type>_receive, with the expressions for what the
+statement of an event tells; source: what they read besides the log';
+
+create or replace function pgps_internal.run_rows(names jsonb) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $write$
+    -- Three ways to the statement of an event that is not the run's own. Each mention of l.pgps_statement is set up as
+    -- a look-up of its own, whether or not it is needed (decision 57).
+    select jsonb_build_object(
+        -- An event alone is that of its run's statement.
+        'rows_of_one', pgps_internal.write_run_rows(run_rows.names, 'r.published_at', 'r.publisher', 'r.xid_number',
+            'r.origin'),
+        -- Many statements: one look-up for each event of another one.
+        'rows_of_many', pgps_internal.write_run_rows(run_rows.names,
+            'case when s.is_other then s.published_at else r.published_at end',
+            'case when s.is_other then s.publisher else r.publisher end',
+            'case when l.pgps_xid = r.xid then r.xid_number
+                        else coalesce(s.publishers_xid, l.pgps_xid)::text::bigint end',
+            'case when s.is_other then coalesce(s.origin, r.broker) else r.origin end', '
+                left join lateral (
+                    select true as is_other, (o.told).published_at, (o.told).publisher, (o.told).publishers_xid,
+                        (o.told).origin
+                    from (select l.pgps_statement as told
+                        where l.pgps_xid is distinct from r.xid or l.pgps_event_id > r.last_event offset 0) o
+                ) s on true'),
+        -- One statement, of whose events some may be missing and others in between: nothing more for each event.
+        'rows', pgps_internal.write_run_rows(run_rows.names,
+            'case when l.pgps_xid = r.xid then r.published_at else (l.pgps_statement).published_at end',
+            'case when l.pgps_xid = r.xid then r.publisher else (l.pgps_statement).publisher end',
+            'case when l.pgps_xid = r.xid then r.xid_number
+                        else coalesce((l.pgps_statement).publishers_xid, l.pgps_xid)::text::bigint end',
+            'case when l.pgps_xid = r.xid then r.origin else coalesce((l.pgps_statement).origin, r.broker) end'))
+$write$;
+comment on function pgps_internal.run_rows(jsonb) is
+'The queries of pgps_queue.<type>_receive: rows_of_one for a single event, rows for runs that end within the statement
+of their first event, rows_of_many for all others';
+
+create or replace function pgps_internal.write_answer(names jsonb) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $write$
+    select pgps_internal.render($answer$if cardinality(pgps_taken.runs) = 1
+                    and (pgps_taken.runs)[1].lo = (pgps_taken.runs)[1].hi then
+                return query
+                {rows_of_one};
+            elsif exists (select from unnest(pgps_taken.runs) r where r.hi > r.last_event) then
+                return query
+                {rows_of_many}
+                order by r.places, r.batch_id, l.pgps_event_id;
+            elsif cardinality(pgps_taken.runs) = 1 then
+                return query
+                {rows};
+            elsif cardinality(pgps_taken.runs) > 0 then
+                return query
+                {rows}
+                order by r.places, r.batch_id, l.pgps_event_id;
+            end if;$answer$, pgps_internal.run_rows(write_answer.names))
+$write$;
+comment on function pgps_internal.write_answer(jsonb) is
+'Writes the part of pgps_queue.<type>_receive that returns the rows of the runs in pgps_taken, by the query that they
+need';
 
 create or replace function pgps_internal.write_receive(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
@@ -64,14 +122,7 @@ as $write$
             insert into pgps_entry.receive_rows_calls (type_id, subscriptions, max_events, consumer)
                 values ({type_id}, $1, $2, $3)
             returning runs, others into pgps_taken;
-            if cardinality(pgps_taken.runs) = 1 then
-                return query
-                {rows};
-            else
-                return query
-                {rows}
-                order by r.places, r.batch_id, l.pgps_event_id;
-            end if;
+            {answer}
             get diagnostics pgps_rows = row_count;
             if pgps_rows = 0 and cardinality(pgps_taken.runs) > 0 then
                 -- The events were lost in a crash: pgps.receive moves the position past them.
@@ -92,8 +143,8 @@ as $write$
         end$body$, write_receive.names
             || jsonb_build_object('receive', quote_ident((write_receive.event_type).name || '_receive'),
             'columns', coalesce((select string_agg(format(', %I %s', a.name, a.type), '')
-                from pgps_internal.attributes_of((write_receive.event_type).endpoint) a), ''),
-            'rows', pgps_internal.write_run_rows(write_receive.names)),
+                from pgps_internal.attributes_of((write_receive.event_type).endpoint) a), ''))
+            || jsonb_build_object('answer', pgps_internal.write_answer(write_receive.names)),
         comment => 'The next events of subscriptions to this type as pgps.receive gives them, the attributes as '
             'columns. Subscriptions that are at the same place
 with the same filter get their rows once: pgps_places is a multirange of their places in the argument, counted from '

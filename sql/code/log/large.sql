@@ -109,12 +109,12 @@ comment on function pgps_internal.dispatch_large_part(bigint) is
 'Matches one part of a large transaction as a batch of its own; returns how many events';
 
 drop function if exists pgps_internal.most_at_once();
-create or replace function pgps_internal.most_of(setting text) returns integer
+create or replace function pgps_internal.most_at_once(setting text) returns integer
 language sql immutable
 -- A worker has a time limit for each statement: what is larger is matched in parts. No SET clause, so that the planner
 -- puts the expression in its place.
 return least(setting::integer, 10000);
-comment on function pgps_internal.most_of(text) is
+comment on function pgps_internal.most_at_once(text) is
 'How many events a batch of a worker has at most: the setting max_batch_events, whose value is given, but no more than
 10,000';
 
@@ -142,7 +142,7 @@ begin
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
     -- Three questions in one statement, to save executor start-up.
-    select coalesce(dispatch_batch.max_events, pgps_internal.most_of(s.value)),
+    select coalesce(dispatch_batch.max_events, pgps_internal.most_at_once(s.value)),
         exists (select from pgps_internal.class c where c.is_pending),
         exists (select from pgps_internal.broken_type b where b.is_mended)
     into v_most, v_is_pending, v_is_mended
@@ -189,7 +189,7 @@ set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_most integer := coalesce(dispatch_large.max_events,
-        pgps_internal.most_of(pgps_internal.setting('max_batch_events')));
+        pgps_internal.most_at_once(pgps_internal.setting('max_batch_events')));
     v_window pgps_internal.batch_window;
 begin
     if v_most <= 0 then

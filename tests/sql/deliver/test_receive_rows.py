@@ -18,6 +18,10 @@ _ROWS = """
     select pgps_event_id, n, pgps_published_at, pgps_publisher, pgps_xid, pgps_origin, pgps_attempt, pgps_places
     from pgps_queue.{}_receive(%s, %s)
 """
+_SCANS = """
+    select sum(pg_stat_get_xact_numscans(i.indexrelid))::integer
+    from pg_partition_tree('pgps_internal.control') t join pg_index i on i.indrelid = t.relid where t.isleaf
+"""
 _JSON = """
     select event_id, (payload ->> 'n')::integer, published_at, publisher, xid::text::bigint, origin, attempt
     from pgps.receive(%s, %s)
@@ -66,6 +70,20 @@ def test_rows_are_those_of_receive_whatever_was_published_how(
     while column(admin, "select pgps.ack(%s)", [every]) != [0]:
         same(admin, kind, every, 50)
     assert value(admin, "select depth from pgps.subscriptions where name = %s", [every]) == 0
+
+
+def test_the_statement_of_an_event_is_looked_up_once(admin: psycopg.Connection, kind: str, name: Name) -> None:
+    made = name()
+    call(admin, "subscribe", made, kind)
+    for n in range(20):
+        publish(admin, kind, n)
+    rows(admin, "select pgps.dispatch()")
+    with admin.transaction():
+        before = value(admin, _SCANS)
+        assert len(received(admin, kind, [made])) == 20
+        scans = value(admin, _SCANS) - before
+    # A look-up scans the index of each of the four segments.
+    assert 4 * 19 <= scans < 4 * 2 * 19
 
 
 def test_a_run_that_goes_on_in_the_next_segment_is_whole(own_database: str, connect: Connect) -> None:
