@@ -226,5 +226,15 @@ update pgps_internal.link_filter f set family = (
 create index link_filter_family_idx on pgps_internal.link_filter (family) where family is not null;
 drop index pgps_internal.filter_shape_idx;
 
+-- A subscription whose filter was changed asks for what it asked before, too, until the new filter is in force; of several
+-- the last one has the highest place. What is pushed now may be of a filter that was changed since: it is found anew.
+alter table pgps_internal.pushed
+    add column place bigint generated always as identity,
+    add column is_current boolean not null default false,
+    drop constraint pushed_pkey,
+    add primary key (subscription_id, type_id, key);
+alter table pgps_internal.pushed alter column is_current set default true;
+create index pushed_former_idx on pgps_internal.pushed (subscription_id, type_id) where not is_current;
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

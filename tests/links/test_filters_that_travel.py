@@ -200,3 +200,34 @@ def test_a_filter_may_travel_as_far_as_there_are_brokers(brokers: Brokers) -> No
             " select gen_random_uuid(), 1, n::text from generate_series(1, 40) n",
         )
         assert value(a.admin, "select pgps_internal.farthest()") == 128
+
+
+def test_a_changed_filter_travels_and_what_both_want_comes_without_a_break(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "mine", "tick", filter="n > 5", scope="global")
+        settle([a, b], links)
+        # Wider, another one, none, narrower: each is in force at last, alone, and no event that the filters before and
+        # after it accept is missing, wherever it was when the filter was changed.
+        for wanted, both in (
+            ("n > 2", [3, 9]),
+            ("n in (3, 9)", [3, 9]),
+            ("", [1, 3, 9]),
+            ("n > 8", [9]),
+            ("n > 8 and n < 1000", [9]),
+        ):
+            publish(a.admin, "tick", 9)
+            a.settle()
+            call(b.admin, "alter_subscription", "mine", filter=wanted)
+            publish(a.admin, "tick", 9)
+            links[0].out.move()
+            publish(a.admin, "tick", 9)
+            settle([a, b], links)
+            publish(a.admin, "tick", 1, 3, 9)
+            settle([a, b], links)
+            assert [n for _, n in received(b, "mine")] == [9, 9, 9, *both], wanted
+            call(b.admin, "ack", "mine")
+            assert filters_from(a, "b") == [wanted or None]
+            assert value(b.admin, "select count(*) from pgps_internal.pushed") == 1

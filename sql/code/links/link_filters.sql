@@ -176,7 +176,7 @@ begin
         join pgps_internal.member m using (subscription_id) join pgps_internal.event_type t on t.type_id = m.type_id
         where s.scope = 'global'
             and not exists (select from pgps_internal.pushed p where p.subscription_id = s.subscription_id
-            and p.type_id = m.type_id)
+            and p.type_id = m.type_id and p.is_current)
     loop
         v_filter := null;
         v_types := null;
@@ -194,16 +194,65 @@ begin
         end if;
         insert into pgps_internal.pushed (subscription_id, type_id, key)
         values (v_new.subscription_id, v_new.type_id,
-            pgps_internal.intern_filter(v_new.type_row, v_filter, v_types, v_new.environment));
+            pgps_internal.intern_filter(v_new.type_row, v_filter, v_types, v_new.environment))
+        on conflict (subscription_id, type_id, key) do update set is_current = true, place = default;
     end loop;
     delete from pgps_internal.pushed p
     where not exists (select from pgps_internal.member m where m.subscription_id = p.subscription_id
         and m.type_id = p.type_id);
+    perform pgps_internal.drop_former_filters();
 end
 $$;
 comment on function pgps_internal.push_filters() is
-'For new global subscriptions: finds the part of the filter that other brokers can ask. What reads tables is asked here
-only: a weaker filter elsewhere is correct.';
+'For new global subscriptions, and those with a new filter: finds the part of the filter that other brokers can ask.
+What reads tables is asked here only: a weaker filter elsewhere is correct.';
+
+create or replace function pgps_internal.drop_former_filters() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- What a changed filter wanted before goes on being asked for where nothing newer of the subscription is in force
+    -- for all that has come: otherwise events that both filters accept would be missing. Of the filters in force for an
+    -- origin the newest is enough, so that no more are kept than there are origins, however often a filter is changed.
+    -- Rows that somebody is about to delete with the subscription are left to him.
+    delete from pgps_internal.pushed p where (p.subscription_id, p.type_id, p.key) in (
+        select f.subscription_id, f.type_id, f.key from pgps_internal.pushed f
+        where not f.is_current
+            and not exists (select from pgps_internal.activation a where a.key = f.key
+                and not exists (select from pgps_internal.pushed n
+                    join pgps_internal.activation b on b.key = n.key and b.origin_id = a.origin_id
+                    where n.subscription_id = f.subscription_id and n.type_id = f.type_id and n.place > f.place
+                        and b.since <= pgps_internal.horizon(a.origin_id)))
+        for update of f skip locked);
+end
+$$;
+comment on function pgps_internal.drop_former_filters() is
+'Forgets the former filters of subscriptions for every origin for which a newer one is in force';
+
+create or replace function pgps_internal.note_filter() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgps_internal.pushed p set is_current = false
+    where p.subscription_id = new.subscription_id and p.is_current;
+    perform pg_notify('pgps_link', '');
+    return null;
+end
+$$;
+comment on function pgps_internal.note_filter() is
+'Trigger after the filter of a global subscription has been changed: neighbours are to be told the new one';
+
+do $$
+begin
+    if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_filter'
+        and tgrelid = 'pgps_internal.subscription'::regclass) then
+        create trigger pgps_filter after update of filter on pgps_internal.subscription
+        for each row when (new.scope = 'global') execute function pgps_internal.note_filter();
+    end if;
+end
+$$;
 
 create or replace function pgps_internal.may_carry(neighbour_id integer, type_id integer) returns boolean
 language sql stable

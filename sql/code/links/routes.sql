@@ -186,7 +186,8 @@ changed something: then who is interested in what may be something else';
 create or replace view pgps_internal.early as
 -- Up to "since", what comes of an origin is not for the member, nor for one that its lane has yet to make (class_id
 -- null): what comes meanwhile is matched for it afterwards.
-select m.subscription_id, m.class_id, m.type_id, o.origin_id, a.since
+-- A filter that was changed in the meantime counts where the former one is in force.
+select m.subscription_id, m.class_id, m.type_id, o.origin_id, least(a.since, f.since) as since
 from pgps_internal.subscription s
 join (
     select n.subscription_id, n.class_id, n.type_id from pgps_internal.member n
@@ -194,8 +195,14 @@ join (
     select j.subscription_id, null, j.type_id from pgps_internal.joining j
 ) m using (subscription_id)
 cross join pgps_internal.origin o
-left join pgps_internal.pushed p on p.subscription_id = m.subscription_id and p.type_id = m.type_id
+left join pgps_internal.pushed p on p.subscription_id = m.subscription_id and p.type_id = m.type_id and p.is_current
 left join pgps_internal.activation a on a.origin_id = o.origin_id and a.key = p.key
+left join (
+    select p.subscription_id, p.type_id, b.origin_id, min(b.since) as since
+    from pgps_internal.pushed p join pgps_internal.activation b using (key)
+    where not p.is_current
+    group by p.subscription_id, p.type_id, b.origin_id
+) f on f.subscription_id = m.subscription_id and f.type_id = m.type_id and f.origin_id = o.origin_id
 where s.scope = 'global' and not o.is_self;
 comment on view pgps_internal.early is
 'Global subscriptions, by origin, and from which batch on its events are for them; null: not known yet';

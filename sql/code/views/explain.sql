@@ -201,7 +201,7 @@ begin
         return 'published before the start of the subscription';
     end if;
     select o.name into v_origin from pgps_internal.origin o where o.origin_id = v_arrival.origin_id;
-    select a.since into v_since from pgps_internal.pushed p
+    select min(a.since) into v_since from pgps_internal.pushed p
     join pgps_internal.activation a on a.key = p.key and a.origin_id = v_arrival.origin_id
     where p.subscription_id = explain_skip.subscription_id and p.type_id = (explain_skip.member).type_id;
     if v_arrival.horizon > v_arrival.upto then
