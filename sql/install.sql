@@ -167,6 +167,7 @@
 \ir code/links/failing.sql
 \ir code/links/audit.sql
 \ir code/links/audit_compare.sql
+\ir code/links/audit_recount.sql
 \ir code/links/audit_report.sql
 
 -- clients: Sessions of client libraries: registrations, direct events, requests and replies.

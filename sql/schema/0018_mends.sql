@@ -42,6 +42,39 @@ alter table pgps_internal.origin add column asked_at timestamptz;
 -- For which attachment of an origin a total was stated last: what another parent stated is of an older batch.
 alter table pgps_internal.audit_point add column attachment integer;
 
+-- What a neighbour with narrower filters is told of its origins: from the log, what these filters select.
+alter table pgps_internal.neighbour add column is_recounted boolean not null default false;
+comment on column pgps_internal.neighbour.is_recounted is 'It compares what a filter selects in the log here with what came';
+create table pgps_internal.audit_recount (
+    neighbour_id integer not null references pgps_internal.neighbour on delete cascade,
+    origin_id integer not null references pgps_internal.origin,
+    type_id integer not null references pgps_internal.event_type on delete cascade,
+    attachment integer not null,
+    filters text not null,
+    upto bigint not null,
+    packed bigint not null,
+    told_at timestamptz not null,
+    primary key (neighbour_id, origin_id, type_id)
+);
+comment on table pgps_internal.audit_recount is
+'Up to which batch of an origin (upto) was counted what the filters of a neighbour select, when so many batches of this
+broker (packed) were among its items. filters: a digest of them, and of the neighbour''s rights, since counted events
+must have been matched with the same ones';
+create table pgps_internal.audit_recounted (
+    origin_id integer not null references pgps_internal.origin,
+    type_id integer not null references pgps_internal.event_type on delete cascade,
+    arrival_id bigint not null,
+    there bigint not null default 0,
+    here bigint not null default 0,
+    compared integer not null default 0,
+    primary key (origin_id, type_id)
+);
+comment on table pgps_internal.audit_recounted is
+'What was compared of an origin under the filters of this broker. arrival_id: a row of the ledger of arrivals before all
+that came since';
+alter table pgps_internal.audit_finding drop constraint audit_finding_kind_check,
+    add constraint audit_finding_kind_check check (kind in ('hop', 'log', 'end', 'here'));
+
 -- PL/Python functions cannot import files. source is compiled once for all sessions, for the Python that has this magic.
 create table pgps_internal.python_module (
     name text primary key,

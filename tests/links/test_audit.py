@@ -151,7 +151,7 @@ def test_what_the_sender_leaves_out_of_an_item_is_named_under_any_filter(brokers
         wire["rows"], wire["runs"] = wire["rows"][:-1], [{**wire["runs"][0], "n": 2}]
         links[0].out.carry(batch)
         settle(made, links)
-        assert findings(b) == [("hop", "count", "a", "a", 3, 2)]
+        assert findings(b) == [("hop", "count", "a", "a", 3, 2), ("log", "count", "a", "a", 3, 2)]
         (hop,) = [row for row in audit(b) if row["kind"] == "hop"]
         assert (hop["verdict"], hop["events_there"] - hop["events_here"], hop["filter"]) == ("differs", 1, "n > 0")
 
@@ -283,3 +283,95 @@ def test_a_total_from_before_nobody_wanted_all_events_is_not_compared_with_later
         goes_on(11, 3, 4)
         states(11, tick=said)
         assert findings(here) == [("end", "count", "b", "x", 4, 3)]
+
+
+def test_what_a_narrow_filter_selects_is_counted_again_at_each_hop(brokers: Brokers) -> None:
+    made = brokers(3)
+    a, b, c = made
+    with line(made, filter="n > 0") as links:
+        stated = "select count(*) from pgps_internal.shipment where kind = 'audit' and body ? 'recounts'"
+        before = [value(broker.admin, stated) for broker in (a, b)]
+        publish(a.admin, "tick", 3, -3)
+        settle(made, links)
+        publish(a.admin, "tick", *range(-300, 301))
+        settle(made, links)
+        assert [value(broker.admin, stated) - one for broker, one in zip((a, b), before, strict=True)] == [2, 2]
+        assert [findings(broker) for broker in made] == [[], [], []]
+        (row,) = [row for row in audit(c) if row["kind"] == "log" and row["origin"] == "a"]
+        assert (row["filter"], row["verdict"], row["digest_equal"]) == ("n > 0", "complete", True)
+        assert row["events_there"] == row["events_here"] >= 301
+        # The sender skips a batch that it has matched.
+        publish(a.admin, "tick", 4, 5, -6)
+        a.settle()
+        last = "select max(batch_id) from pgps_internal.delivery"
+        alter_log(a, f"delete from pgps_internal.delivery where batch_id = ({last})")
+        settle(made, links)
+        assert findings(b) == [("log", "count", "a", "a", 2, 0)]
+        assert findings(c) == []
+        # The broker between has what it is to send on no more.
+        publish(a.admin, "tick", 7, 8, -9)
+        a.settle()
+        assert links[0].out.move()
+        b.settle()
+        alter_log(b, f"delete from pgps_internal.delivery where batch_id = ({last})")
+        settle(made, links)
+        assert findings(c) == [("log", "count", "b", "a", 2, 0)]
+        (row,) = [row for row in audit(c) if row["kind"] == "log" and row["origin"] == "a"]
+        assert (row["verdict"], row["events_there"] - row["events_here"]) == ("differs", 2)
+        publish(a.admin, "tick", 10)
+        settle(made, links)
+        assert len(findings(b) + findings(c)) == 2
+
+
+def test_an_event_lost_between_under_a_narrow_filter_is_named_where_it_was_lost(brokers: Brokers) -> None:
+    made = brokers(3)
+    a, b, c = made
+    with line(made, filter="n > 0") as links:
+        publish(a.admin, "tick", 3, 4, 5)
+        a.settle()
+        links[0].out.carry(links[0].out.next(refresh=False))
+        alter_log(b, "delete from pgps_internal.tick_log where n = 4")
+        settle(made, links)
+        assert [n for _, n in received(c, "all")] == [1, 2, 3, 5]
+        assert findings(b) == [("here", "count", "a", "a", 3, 2)]
+
+
+def test_of_many_events_one_batch_in_so_many_is_counted_again(brokers: Brokers) -> None:
+    made = brokers(2)
+    a, b = made
+    with line(made, filter="n > 0") as links:
+        newest = "select max(batch_id) from pgps_internal.batch"
+        first = value(a.admin, newest) + 1
+        for n in range(60):
+            publish(a.admin, "tick", *range(n - 20, n))
+            a.settle()
+        settle(made, links)
+        counted = """
+            select (body #>> '{recounts,tick,modulus}')::integer from pgps_internal.shipment
+            where kind = 'audit' and body ? 'recounts' order by lseq desc limit 1
+        """
+        numbers = f"generate_series({first}, ({newest})) n where pgps_internal.is_recounted(n, 16)"
+        if value(a.admin, f"select count(*) from {numbers}"):
+            assert value(a.admin, counted) == 16
+        assert findings(b) == []
+        assert received(b, "all")[2:] == [("a", n) for k in range(60) for n in range(k - 20, k) if n > 0]
+
+
+def test_filters_that_change_between_two_counts_are_no_difference(brokers: Brokers) -> None:
+    made = brokers(2)
+    a, b = made
+    with line(made, filter="n > 0") as links:
+        for n in range(8):
+            publish(a.admin, "tick", n - 4, n)
+            a.settle()
+            call(b.admin, "subscribe", f"s{n}", "tick", filter=f"n % 8 = {n}", scope="global")
+            if n % 2:
+                call(b.admin, "unsubscribe", f"s{n - 1}")
+            publish(a.admin, "tick", n - 4, n)
+            for broker in made:
+                broker.settle()
+            links[0].move()
+        settle(made, links)
+        publish(a.admin, "tick", *range(-8, 8))
+        settle(made, links)
+        assert [findings(broker) for broker in made] == [[], []]

@@ -10,11 +10,23 @@ from pgps_internal.audit_finding f join pgps_internal.origin o using (origin_id)
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.audit_findings is
 'Where events were lost, repeated or altered without notice, for pgps_admin and pgps_worker, until
-pgps.dismiss_findings. kind: hop (a neighbour states that it sent more or fewer than came), end (the origin states that
-it has published others than came here), here (events in the ledgers of this broker are not in its log). what: count,
-places (the same number, but of other batches) or contents. after_batch, upto_batch: batches of the origin.
-events_there, events_here: events of the windows that differed. windows: how many did, from found_at to last_found_at';
+pgps.dismiss_findings. kind: hop (a neighbour states that it sent more or fewer than came), log (the neighbour''s log has
+more or fewer that the filters select than came), end (the origin states that it has published others than came here),
+here (events in the ledgers of this broker are not in its log). what: count, places (the same number, but of other
+batches) or contents. after_batch, upto_batch: batches of the origin. events_there, events_here: events of the windows
+that differed. windows: how many did, from found_at to last_found_at';
 grant select on pgps.audit_findings to public;
+
+create or replace function pgps_internal.filters_told(neighbour_id integer, type_id integer) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(coalesce(l.filter, 'all'), '; ' order by l.filter)
+    from pgps_internal.told k join pgps_internal.link_filter l using (key)
+    where k.neighbour_id = filters_told.neighbour_id and k.kind = 'sub' and l.type_id = filters_told.type_id
+$$;
+comment on function pgps_internal.filters_told(integer, integer) is
+'The filters of an event type that a neighbour was told, for people; null: none';
 
 create or replace function pgps_internal.audit_rows() returns table (
     kind text, neighbour text, origin text, event_type text, filter text, events_there bigint, events_here bigint,
@@ -38,11 +50,9 @@ as $$
         from pgps_internal.audit_finding f group by f.kind, f.neighbour, f.origin_id, f.type_id
     ),
     row as (
-        select 'hop' as kind, n.name as neighbour, h.origin_id, h.type_id, (
-                select string_agg(coalesce(l.filter, 'all'), '; ' order by l.filter)
-                from pgps_internal.told k join pgps_internal.link_filter l using (key)
-                where k.neighbour_id = h.neighbour_id and k.kind = 'sub' and l.type_id = h.type_id) as filter,
-            null::bigint as there, h.events as here, true as is_compared
+        select 'hop' as kind, n.name as neighbour, h.origin_id, h.type_id,
+            pgps_internal.filters_told(h.neighbour_id, h.type_id) as filter, null::bigint as there, h.events as here,
+            true as is_compared
         from hop h join pgps_internal.neighbour n using (neighbour_id)
         union all
         select case when o.is_self then 'here' else 'end' end, coalesce(n.name, o.name), p.origin_id, p.type_id, 'all',
@@ -50,9 +60,15 @@ as $$
                 o.is_self or p.compared > 0
         from pgps_internal.audit_point p join pgps_internal.origin o using (origin_id) left
             join pgps_internal.neighbour n on n.neighbour_id = o.parent
+        union all
+        select 'log', n.name, r.origin_id, r.type_id, pgps_internal.filters_told(n.neighbour_id, r.type_id), r.there,
+            r.here, true
+        from pgps_internal.audit_recounted r join pgps_internal.origin o using (origin_id)
+            join pgps_internal.neighbour n on n.neighbour_id = o.parent
+        where r.compared > 0
     )
     select coalesce(r.kind, f.kind), coalesce(r.neighbour, f.neighbour), o.name, t.name, r.filter,
-        case when r.kind = 'end' then r.there else coalesce(r.there, r.here, 0) + case when f.kind = 'hop'
+        case when r.kind in ('end', 'log') then r.there else coalesce(r.there, r.here, 0) + case when f.kind = 'hop'
             then f.lacking else 0 end end,
         coalesce(r.here, 0) - case when coalesce(r.kind, f.kind) = 'here' then coalesce(f.lacking, 0) else 0 end,
         coalesce(r.is_compared, true), f.what
@@ -79,7 +95,7 @@ begin
                 when r.kind = 'here'
                     then format('Events that "%s" has taken are gone from its log: see pgps.audit_findings, and what '
                     'was done there.', pgps_internal.broker_name())
-                when r.kind = 'hop'
+                when r.kind in ('hop', 'log')
                     then format('Fewer or more came than "%s" says: see pgps.audit_findings here and pgps.audit() '
                     'there. To ask again: select pgps.resync_link(%L)',
                     r.neighbour, r.neighbour)
@@ -105,10 +121,11 @@ begin atomic
 end;
 comment on function pgps.audit() is
 'Compares what was sent with what arrived; rows that differ come first. kind: hop = what the neighbour states that it
-sent of an origin''s events, under the filters that it was sent, and what came; end = what the origin states that it has
-published of a type, and what came here, by whichever path, where every event is wanted; here = what the ledgers of this
-broker have, and what its log has. events_there, events_here: counted since the audit began; for end, only what has been
-compared. digest_equal: whether numbers, batches, and the contents of small batches and of one in sixteen of the others
+sent of an origin''s events, under the filters that it was sent, and what came; log = what these filters, if narrower
+than all, select in the neighbour''s log, in all batches or, of more than 1000 events, in some of them, and what came;
+end = what the origin states that it has published of a type, and what came here, by whichever path, where every event
+is wanted; here = what the ledgers of this broker have, and what its log has. events_there, events_here: counted since
+the audit began; for log and end, only what has been compared. digest_equal: whether numbers, batches, and the contents of small batches and of one in sixteen of the others
 agree; null = not yet compared. verdict: complete, not yet compared, differs (until pgps.dismiss_findings). An origin
 states its totals every link_report_interval; the setting audit turns the audit off. Types that are not guaranteed, or
 not persistent, and events that a policy hides, are not compared end to end; explicit gaps and refused events are no

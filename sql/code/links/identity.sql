@@ -106,7 +106,7 @@ begin
     perform pgps_internal.require_link_role(caller, 'link brokers');
     v_me := pgps_internal.me();
     return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'state', v_me.state, 'name',
-        pgps_internal.broker_name(), 'protocol', 1, 'audits', true, 'detects', true,
+        pgps_internal.broker_name(), 'protocol', 1, 'audits', true, 'recounts', true, 'detects', true,
         'version', pgps.version(), 'collation',
             (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider, d.daticulocale)
             from pg_database d where d.datname = current_database()));

@@ -263,9 +263,11 @@ begin
             hint = 'Use send, receive or look.';
     end if;
     v_neighbour := pgps_internal.meet(caller, args);
-    update pgps_internal.neighbour n set is_audited = coalesce((args #>> '{peer,audits}')::boolean, false)
+    update pgps_internal.neighbour n set is_audited = x.audits, is_recounted = x.recounts
+    from (select coalesce((args #>> '{peer,audits}')::boolean, false) as audits,
+        coalesce((args #>> '{peer,recounts}')::boolean, false) as recounts) x
     where n.neighbour_id = v_neighbour.neighbour_id
-        and n.is_audited is distinct from coalesce((args #>> '{peer,audits}')::boolean, false);
+        and (n.is_audited, n.is_recounted) is distinct from (x.audits, x.recounts);
     perform pgps_internal.meets_neighbour(v_neighbour.neighbour_id, args -> 'peer');
     if v_neighbour.neighbour_id is null then
         return '{"gone": true}';

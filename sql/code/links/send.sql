@@ -206,6 +206,7 @@ begin
     perform pgps_internal.refresh(tell_changes.neighbour);
     perform pgps_internal.be_silent(tell_changes.neighbour, tell_changes.packed);
     perform pgps_internal.tell_audit(tell_changes.neighbour, tell_changes.packed);
+    perform pgps_internal.tell_recounts(tell_changes.neighbour, tell_changes.packed);
 end
 $$;
 comment on function pgps_internal.tell_changes(pgps_internal.neighbour, bigint) is

@@ -243,7 +243,7 @@ begin
     end if;
     -- Last, because events that are compared have to be in the log.
     if v_counts <> '[]' then
-        perform pgps_internal.hear_audit(admit_batch.neighbour, c.value) from jsonb_array_elements(v_counts) c;
+        perform pgps_internal.hear_counts(admit_batch.neighbour, c.value) from jsonb_array_elements(v_counts) c;
     end if;
     -- Notes the last number of the batch, unless the row of its last item has it. That is the common case: the item has
     -- events, and all were taken just now.
