@@ -283,8 +283,8 @@ begin
         select v_origin, c.type_id, coalesce(
             -- What came in one batch with the count, behind it.
             (select min(a.arrival_id) - 1 from pgps_internal.arrival a
-                join pgps_internal.audit_recounted o on o.origin_id = a.origin_id and o.type_id = c.type_id
-                where a.origin_id = v_origin and a.arrival_id > o.arrival_id and a.upto > c.upto),
+                where a.origin_id = v_origin and a.upto > c.upto and a.arrival_id > coalesce((select o.arrival_id
+                    from pgps_internal.audit_recounted o where o.origin_id = v_origin and o.type_id = c.type_id), 0)),
             pg_sequence_last_value('pgps_internal.arrival_id_seq'), 0),
             case when c.is_compared then c.there else 0 end, case when c.is_compared then c.here else 0 end,
             c.is_compared::integer
