@@ -10,7 +10,7 @@ from pgps_internal.audit_finding f join pgps_internal.origin o using (origin_id)
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.audit_findings is
 'Where events were lost, repeated or altered without notice, for pgps_admin and pgps_worker, until
-pgps.dismiss_findings. kind: hop (a neighbour states that it sent more or fewer than came), log (the neighbour''s log has
+pgps.dismiss_findings. kind: hop (a neighbour states that it sent more or fewer than came), log (its log has
 more or fewer that the filters select than came), end (the origin states that it has published others than came here),
 here (events in the ledgers of this broker are not in its log). what: count, places (the same number, but of other
 batches) or contents. after_batch, upto_batch: batches of the origin. events_there, events_here: events of the windows
@@ -125,8 +125,8 @@ sent of an origin''s events, under the filters that it was sent, and what came; 
 than all, select in the neighbour''s log, in all batches or, of more than 1000 events, in some of them, and what came;
 end = what the origin states that it has published of a type, and what came here, by whichever path, where every event
 is wanted; here = what the ledgers of this broker have, and what its log has. events_there, events_here: counted since
-the audit began; for log and end, only what has been compared. digest_equal: whether numbers, batches, and the contents of small batches and of one in sixteen of the others
-agree; null = not yet compared. verdict: complete, not yet compared, differs (until pgps.dismiss_findings). An origin
+the audit began; for log and end, only what has been compared. digest_equal: whether numbers, batches, and the contents of small
+batches and of one in sixteen of the others agree; null = not yet compared. verdict: complete, not yet compared, differs (until pgps.dismiss_findings). An origin
 states its totals every link_report_interval; the setting audit turns the audit off. Types that are not guaranteed, or
 not persistent, and events that a policy hides, are not compared end to end; explicit gaps and refused events are no
 difference. Needs pgps_worker or pgps_admin. Errors: 42501.';
