@@ -125,11 +125,12 @@ sent of an origin''s events, under the filters that it was sent, and what came; 
 than all, select in the neighbour''s log, in all batches or, of more than 1000 events, in some of them, and what came;
 end = what the origin states that it has published of a type, and what came here, by whichever path, where every event
 is wanted; here = what the ledgers of this broker have, and what its log has. events_there, events_here: counted since
-the audit began; for log and end, only what has been compared. digest_equal: whether numbers, batches, and the contents of small
-batches and of one in sixteen of the others agree; null = not yet compared. verdict: complete, not yet compared, differs (until pgps.dismiss_findings). An origin
-states its totals every link_report_interval; the setting audit turns the audit off. Types that are not guaranteed, or
-not persistent, and events that a policy hides, are not compared end to end; explicit gaps and refused events are no
-difference. Needs pgps_worker or pgps_admin. Errors: 42501.';
+the audit began; for log and end, only what has been compared. digest_equal: whether numbers, batches, and the
+contents of small batches and of one in sixteen of the others agree; null = not yet compared. verdict: complete, not
+yet compared, differs (until pgps.dismiss_findings). An origin states its totals every link_report_interval; the
+setting audit turns the audit off. Types that are not guaranteed, or not persistent, and events that a policy hides,
+are not compared end to end; explicit gaps and refused events are no difference. Needs pgps_worker or pgps_admin.
+Errors: 42501.';
 
 create or replace function pgps_internal.do_dismiss_findings(caller name, args jsonb) returns jsonb
 language plpgsql
