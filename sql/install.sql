@@ -223,10 +223,13 @@
 \ir code/units/standing.sql
 \ir code/units/limits.sql
 \ir code/units/send.sql
+\ir code/units/at_hand.sql
 \ir code/units/queue.sql
+\ir code/units/wide.sql
+\ir code/units/send_simply.sql
 \ir code/units/receive.sql
 \ir code/units/syncpoint.sql
-\ir code/units/read_only.sql
+\ir code/units/asking.sql
 \ir code/units/relay.sql
 \ir code/units/relay_in.sql
 \ir code/units/service_calls.sql

@@ -292,7 +292,11 @@ create type pgps_internal.speaker as (
     token text,
     life_id bigint,
     -- The newest number, read before the transaction had an id; null when it had one already.
-    seen_no bigint
+    seen_no bigint,
+    -- What the session has in hand, in which version (see session_hand).
+    hand bigint,
+    sent bigint[],
+    held bigint[]
 );
 
 -- What the functions of this room return: how a unit of work stands, and a message of it.

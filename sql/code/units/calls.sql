@@ -9,7 +9,7 @@ set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 -- To plan a query over the ledgers, with their four segments each, takes longer than to run it by its indexes; and the
 -- plan must not depend on how many rows they had when it was made: queues are read in their order, up to the first row.
-set enable_bitmapscan = off set enable_sort = off
+set enable_bitmapscan = off set enable_sort = off set enable_memoize = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -151,6 +151,7 @@ as $$
 #variable_conflict use_column
 declare
     v_rows pgps.received_message[];
+    v_row pgps.received_message;
 begin
     if pg_catalog.current_setting('transaction_read_only') = 'on' then
         perform pgps._refuse_read_only();
@@ -161,10 +162,11 @@ begin
         'status_lifetime', $7, 'user_status', $8, 'session', $9), $1)
     returning result into v_rows;
     if v_rows is not null then
-        return query select
-        r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
-        r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code
-        from pg_catalog.unnest(v_rows) r;
+        foreach v_row in array v_rows loop
+            return next (v_row.uow_id, v_row.conversation, v_row.status, v_row.user_status, v_row.class,
+                v_row.server, v_row.service, v_row.committed_at, v_row.attempts, v_row.store,
+                v_row.lifetime_ends, v_row.conversation_state, v_row.code)::pgps.unit_of_work;
+        end loop;
     end if;
 end
 $$;
@@ -199,11 +201,7 @@ begin
         'session', $7))
     returning result into v_rows;
     if v_rows is not null then
-        return query select
-        r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
-        r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code, r.message, r.number, r.sender,
-        r.sender_token
-        from pg_catalog.unnest(v_rows) r;
+        return next v_rows[1];
     end if;
 end
 $$;
@@ -226,6 +224,7 @@ as $$
 #variable_conflict use_column
 declare
     v_rows pgps.received_message[];
+    v_row pgps.received_message;
 begin
     if pg_catalog.current_setting('transaction_read_only') = 'on' then
         if pg_catalog.lower($1) not in ('last', 'query') then
@@ -241,10 +240,11 @@ begin
         returning result into v_rows;
     end if;
     if v_rows is not null then
-        return query select
-        r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
-        r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code
-        from pg_catalog.unnest(v_rows) r;
+        foreach v_row in array v_rows loop
+            return next (v_row.uow_id, v_row.conversation, v_row.status, v_row.user_status, v_row.class,
+                v_row.server, v_row.service, v_row.committed_at, v_row.attempts, v_row.store,
+                v_row.lifetime_ends, v_row.conversation_state, v_row.code)::pgps.unit_of_work;
+        end loop;
     end if;
 end
 $$;
@@ -290,6 +290,7 @@ as $$
 #variable_conflict use_column
 declare
     v_rows pgps.received_message[];
+    v_row pgps.received_message;
 begin
     if pg_catalog.current_setting('transaction_read_only') = 'on' then
         perform pgps._refuse_read_only();
@@ -299,10 +300,11 @@ begin
         'conversation', $1, 'session', $2))
     returning result into v_rows;
     if v_rows is not null then
-        return query select
-        r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
-        r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code
-        from pg_catalog.unnest(v_rows) r;
+        foreach v_row in array v_rows loop
+            return next (v_row.uow_id, v_row.conversation, v_row.status, v_row.user_status, v_row.class,
+                v_row.server, v_row.service, v_row.committed_at, v_row.attempts, v_row.store,
+                v_row.lifetime_ends, v_row.conversation_state, v_row.code)::pgps.unit_of_work;
+        end loop;
     end if;
 end
 $$;

@@ -2,35 +2,87 @@
 -- Locks: none.
 -- Writes: session_hand.
 
+-- In PL/pgSQL, since a function in SQL that has a query within is not inlined, but planned in each call.
+create or replace function pgps_internal.without(numbers bigint[], gone bigint[]) returns bigint[]
+language plpgsql immutable
+as $$
+begin
+    if without.numbers && without.gone then
+        return array(select n from unnest(without.numbers) n where n <> all (without.gone));
+    end if;
+    return without.numbers;
+end
+$$;
+comment on function pgps_internal.without(bigint[], bigint[]) is 'Numbers less those that are gone, in the same order';
+
+do $do$
+begin
+    execute replace($function$
 create or replace function pgps_internal.hand_of(session_id bigint) returns pgps_internal.session_hand
 language plpgsql stable
-as $$
+as $body$
 declare
     v_hand pgps_internal.session_hand;
 begin
-    select h.* into v_hand from pgps_internal.session_hand h where h.session_id = hand_of.session_id
-    order by h.version desc limit 1;
-    if not found then
+    -- The newest version has the newest number, unless pgps.reclaim wrote the one before it again meanwhile: so the two
+    -- newest segments are looked in.
+    case pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass) / 65536 % 4{branches}
+        else null;
+    end case;
+    if v_hand.version is null then
+        select h.* into v_hand from pgps_internal.session_hand h where h.session_id = hand_of.session_id
+        order by h.version desc limit 1;
+    end if;
+    if v_hand.version is null then
         v_hand := (0, hand_of.session_id, 0, '{}', '{}');
     end if;
     return v_hand;
 end
-$$;
+$body$;
+$function$, '{branches}', (select string_agg(replace(replace($branch$
+        when {slot} then
+            select h.* into v_hand from (
+                (select h.* from pgps_internal.session_hand_{slot} h where h.session_id = hand_of.session_id
+                    order by h.version desc limit 1)
+                union all
+                (select h.* from pgps_internal.session_hand_{before} h where h.session_id = hand_of.session_id
+                    order by h.version desc limit 1)) h
+            order by h.version desc limit 1;$branch$, '{slot}', s::text), '{before}', ((s + 3) % 4)::text), '')
+        from generate_series(0, 3) s));
+end
+$do$;
 comment on function pgps_internal.hand_of(bigint) is 'The units that a session sends, and those that it holds';
 
+create or replace function pgps_internal.with_hand(speaker pgps_internal.speaker) returns pgps_internal.speaker
+language plpgsql volatile
+as $$
+declare
+    v_speaker pgps_internal.speaker := with_hand.speaker;
+    v_hand pgps_internal.session_hand;
+begin
+    if v_speaker.hand is null then
+        v_hand := pgps_internal.hand_of(v_speaker.session_id);
+        v_speaker.hand := v_hand.version;
+        v_speaker.sent := v_hand.sent;
+        v_speaker.held := v_hand.held;
+    end if;
+    return v_speaker;
+end
+$$;
+comment on function pgps_internal.with_hand(pgps_internal.speaker) is
+'The speaker with what its session has in hand, looked up unless that was done';
+
 create or replace function pgps_internal.put_in_hand(
-    session_id bigint, sent bigint[] = '{}', held bigint[] = '{}', gone bigint[] = '{}'
+    speaker pgps_internal.speaker, sent bigint[] = '{}', held bigint[] = '{}', gone bigint[] = '{}'
 ) returns void
 language plpgsql
 as $$
 begin
     insert into pgps_internal.session_hand (at_no, session_id, version, sent, held)
-    select nextval('pgps_internal.uow_no_seq'), put_in_hand.session_id, coalesce(h.version, 0) + 1,
-        array(select n from unnest(h.sent || put_in_hand.sent) n where n <> all (put_in_hand.gone)),
-        array(select n from unnest(h.held || put_in_hand.held) n where n <> all (put_in_hand.gone))
-    from (values (true)) x left join lateral (select h.* from pgps_internal.session_hand h
-        where h.session_id = put_in_hand.session_id order by h.version desc limit 1) h on true;
+    values (nextval('pgps_internal.uow_no_seq'), put_in_hand.speaker.session_id, put_in_hand.speaker.hand + 1,
+        pgps_internal.without(put_in_hand.speaker.sent || put_in_hand.sent, put_in_hand.gone),
+        pgps_internal.without(put_in_hand.speaker.held || put_in_hand.held, put_in_hand.gone));
 end
 $$;
-comment on function pgps_internal.put_in_hand(bigint, bigint[], bigint[], bigint[]) is
-'Writes what a session has in hand from now on: more that it sends or holds, less what is gone';
+comment on function pgps_internal.put_in_hand(pgps_internal.speaker, bigint[], bigint[], bigint[]) is
+'Writes what a session has in hand from now on: more that it sends or holds, less what is gone; once in each call';

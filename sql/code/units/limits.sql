@@ -214,12 +214,11 @@ begin
         v_begun := nextval(('pgps_internal.units_begun_' || v_id)::regclass);
         v_limit := case v_id when 0 then pgps_internal.setting('uow_max_active')::bigint
             else (check_active.service).max_uows end;
-        continue when v_limit is null;
+        -- Of the broker no more can be active than were ever begun.
+        continue when v_limit is null or v_id = 0 and v_begun < v_limit;
         select c.* into v_count from pgps_internal.unit_count c where c.service_id = v_id
         order by c.at_no desc limit 1;
-        -- Of the broker no more can be active than were ever begun.
-        continue when coalesce(v_count.active, case v_id when 0 then 0 end) + v_begun - coalesce(v_count.begun, 0)
-            < v_limit;
+        continue when v_count.active + v_begun - v_count.begun < v_limit;
         if v_count.active < v_limit or v_count.active is null or not pgps_internal.still_counts(v_count) then
             v_count := pgps_internal.count_active(v_id, v_limit, check_active.is_committed);
             v_count.active := v_count.active + 1;

@@ -5,24 +5,41 @@
 -- Locks: the unit of the first entry that waits; what somebody else has locked is passed over.
 -- Writes: queue_low.
 
+do $do$
+begin
+    execute replace($function$
 create or replace function pgps_internal.low_of(queue_id bigint) returns pgps_internal.queue_low
 language plpgsql stable
-as $$
+as $body$
 declare
     v_low pgps_internal.queue_low;
 begin
-    select l.* into v_low from pgps_internal.queue_low l where l.queue_id = low_of.queue_id
-    order by l.low_no desc, l.at_no desc limit 1;
-    if not found then
+    -- Any mark will do; the newest ones, which have passed most, are in the newest segment.
+    case pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass) / 65536 % 4{branches}
+        else null;
+    end case;
+    if v_low.low_no is null then
+        select l.* into v_low from pgps_internal.queue_low l where l.queue_id = low_of.queue_id
+        order by l.low_no desc, l.at_no desc limit 1;
+    end if;
+    if v_low.low_no is null then
         v_low := (0, low_of.queue_id, 0, pg_current_snapshot(), '3'::xid8, '{}');
     end if;
     return v_low;
 end
-$$;
+$body$;
+$function$, '{branches}', (select string_agg(replace($branch$
+        when {slot} then
+            select l.* into v_low from pgps_internal.queue_low_{slot} l where l.queue_id = low_of.queue_id
+            order by l.low_no desc, l.at_no desc limit 1;$branch$, '{slot}', s::text), '')
+        from generate_series(0, 3) s));
+end
+$do$;
 comment on function pgps_internal.low_of(bigint) is 'From where a queue is read';
 
 create or replace function pgps_internal.look_at_entry(
-    entry pgps_internal.unit_commit, is_over boolean, out stands text, out standing pgps_internal.unit_standing
+    entry pgps_internal.unit_commit, is_over boolean, speaker pgps_internal.speaker,
+    out stands text, out standing pgps_internal.unit_standing
 ) returns record
 language plpgsql volatile
 as $$
@@ -34,13 +51,13 @@ begin
         stands := 'over';
         return;
     end if;
-    standing := pgps_internal.how_stands(look_at_entry.entry.unit_no);
+    standing := pgps_internal.how_stands(look_at_entry.entry.unit_no, look_at_entry.speaker);
     stands := case when standing.unit_no is null or not standing.is_active then 'over'
         when standing.status = 'DELIVERED' then 'held' when standing.is_held_back then 'blocked'
         when standing.is_uow then 'sync' else 'msg' end;
 end
 $$;
-comment on function pgps_internal.look_at_entry(pgps_internal.unit_commit, boolean) is
+comment on function pgps_internal.look_at_entry(pgps_internal.unit_commit, boolean, pgps_internal.speaker) is
 'How an entry of a queue stands: over (or bound to a server), held by somebody, blocked until hot is set, or it waits:
 sync for a unit of work, msg for a message that belongs to none';
 
@@ -48,12 +65,15 @@ create or replace function pgps_internal.late_entries(low pgps_internal.queue_lo
 language plpgsql stable
 as $$
 declare
-    v_running xid8[] := array(select pg_snapshot_xip(late_entries.low.snapshot));
     v_next xid8 := pg_snapshot_xmax(late_entries.low.snapshot);
+    v_running xid8[];
 begin
-    if late_entries.low.low_no = 0 or v_running = '{}' and v_next >= late_entries.low.below then
+    -- No transaction was running that is older than the next one.
+    if late_entries.low.low_no = 0 or pg_snapshot_xmin(late_entries.low.snapshot) = v_next
+        and v_next >= late_entries.low.below then
         return late_entries.low.left_behind;
     end if;
+    v_running := array(select pg_snapshot_xip(late_entries.low.snapshot));
     -- Running transactions that the snapshot does not name have ids that are not older than its end.
     return late_entries.low.left_behind || array(
         select c.entry_no from pgps_internal.unit_commit c
@@ -107,6 +127,7 @@ declare
     v_low pgps_internal.queue_low := pgps_internal.low_of(first_waiting.queue_id);
     v_late bigint[] := pgps_internal.late_entries(v_low);
     v_entry pgps_internal.unit_commit;
+    v_first record;
 begin
     if v_late <> '{}' then
         select c.* into v_entry
@@ -125,28 +146,29 @@ begin
             return v_entry;
         end if;
     end if;
-    select c.* into v_entry
-    from pgps_internal.unit_commit c join pgps_internal.unit u on u.unit_no = c.unit_no
-    left join lateral (select s.status, s.session_id from pgps_internal.unit_state s where s.unit_no = c.unit_no
-        order by s.version desc limit 1) s on true
-    where c.queue_id = first_waiting.queue_id and c.entry_no > v_low.low_no
-        and case when pgps_internal.may_receive(u, s.status, s.session_id, first_waiting.speaker)
-                and (first_waiting.option = 'any' or u.is_uow = (first_waiting.option = 'sync'))
-                and coalesce(u.service_id = any (first_waiting.service_ids), true)
-                and u.conversation_no <> all (first_waiting.passed)
-            -- Mostly it is alone in a conversation that is bound to nobody, which is cheaper to see here.
-            then case when exists (select from pgps_internal.unit_commit o
-                        where o.conversation_no = c.conversation_no and o.to_server = c.to_server
-                            and o.entry_no = o.commit_no and o.commit_no < c.commit_no)
-                    or exists (select from pgps_internal.conversation_state t
-                        where t.conversation_no = c.conversation_no and t.server_id is not null)
-                then pgps_internal.is_next(c, first_waiting.speaker) else true end end
-    order by c.entry_no limit 1
-    for update of u skip locked;
+    v_first := pgps_internal.first_at_hand(first_waiting.speaker, v_low, first_waiting.option,
+        first_waiting.service_ids, first_waiting.passed);
+    v_entry := v_first.entry;
+    if not v_first.is_sure then
+        select c.* into v_entry
+        from pgps_internal.unit_commit c join pgps_internal.unit u on u.unit_no = c.unit_no
+        left join lateral (select s.status, s.session_id from pgps_internal.unit_state s where s.unit_no = c.unit_no
+            order by s.version desc limit 1) s on true
+        where c.queue_id = first_waiting.queue_id and c.entry_no > v_low.low_no
+            and case when pgps_internal.may_receive(u, s.status, s.session_id, first_waiting.speaker)
+                    and (first_waiting.option = 'any' or u.is_uow = (first_waiting.option = 'sync'))
+                    and coalesce(u.service_id = any (first_waiting.service_ids), true)
+                    and u.conversation_no <> all (first_waiting.passed)
+                then pgps_internal.is_next(c, first_waiting.speaker) end
+        order by c.entry_no limit 1
+        for update of u skip locked;
+    end if;
     -- Some ten units later, the queue is read to move its mark.
     if v_entry.entry_no > v_low.low_no + 128 and (first_waiting.speaker).seen_no is not null then
-        perform pgps_internal.peek_queue(first_waiting.speaker, first_waiting.queue_id, first_waiting.option,
-            first_waiting.service_ids, first_waiting.passed);
+        if v_late <> '{}' or not pgps_internal.pass_over(first_waiting.speaker, v_low, v_entry.entry_no) then
+            perform pgps_internal.peek_queue(first_waiting.speaker, first_waiting.queue_id, first_waiting.option,
+                first_waiting.service_ids, first_waiting.passed);
+        end if;
     end if;
     return v_entry;
 end
@@ -187,7 +209,7 @@ begin
                 where c.queue_id = peek_queue.queue_id and c.entry_no > v_low.low_no order by c.entry_no)) e
     loop
         v_entry := v_row.entry;
-        v_look := pgps_internal.look_at_entry(v_entry, v_row.is_over);
+        v_look := pgps_internal.look_at_entry(v_entry, v_row.is_over, peek_queue.speaker);
         if v_entry.entry_no <= v_low.low_no then
             v_left := v_left || case when v_look.stands <> 'over' then v_entry.entry_no end;
         elsif v_is_clear and v_look.stands in ('over', 'held') and v_entry.entry_no <= (peek_queue.speaker).seen_no then
@@ -218,6 +240,40 @@ $$;
 comment on function pgps_internal.peek_queue(pgps_internal.speaker, bigint, text, integer[], bigint[]) is
 'The first entry of a queue that a session may receive, not locked; null when there is none. passed: conversations that
 do not count. service_ids null: all services.';
+
+create or replace function pgps_internal.pass_over(
+    speaker pgps_internal.speaker, low pgps_internal.queue_low, entry_no bigint
+) returns boolean
+language plpgsql
+as $$
+declare
+    -- Taken before anything is read: what is not visible in it is asked for again.
+    v_snapshot pg_snapshot := pg_current_snapshot();
+    v_seen bigint := least((pass_over.speaker).seen_no, pass_over.entry_no - 1);
+    v_read bigint;
+    v_reached bigint;
+begin
+    select count(*), max(p.entry_no) into v_read, v_reached
+    from (select e.entry_no, bool_and(e.is_over) over (order by e.entry_no) as is_clear
+        from (select c.entry_no, coalesce((select s.status from pgps_internal.unit_state s
+                    where s.unit_no = c.unit_no order by s.version desc limit 1)
+                    in ('PROCESSED', 'CANCELLED', 'DELETED'), false)
+                or c.queue_id % 2 = 0 and exists (select from pgps_internal.conversation_state s
+                    where s.conversation_no = c.conversation_no and s.server_id is not null) as is_over
+            from pgps_internal.unit_commit c
+            where c.queue_id = (pass_over.low).queue_id and c.entry_no > (pass_over.low).low_no
+                and c.entry_no <= v_seen
+            order by c.entry_no) e) p
+    where p.is_clear;
+    if v_read >= 8 then
+        perform pgps_internal.advance_queue(pass_over.speaker, (pass_over.low).queue_id, v_reached, v_snapshot, '{}');
+    end if;
+    return v_read >= 8;
+end
+$$;
+comment on function pgps_internal.pass_over(pgps_internal.speaker, pgps_internal.queue_low, bigint) is
+'Moves the low mark of a queue over entries before one, as far as they are over, in the common case that nothing was
+left behind below it; false when they are fewer than eight, which pgps_internal.peek_queue looks at one by one';
 
 create or replace function pgps_internal.advance_queue(
     speaker pgps_internal.speaker, queue_id bigint, low_no bigint, snapshot pg_snapshot, left_behind bigint[]

@@ -1,7 +1,7 @@
 -- Receiving: a unit of work is held by who has received its first message, until SYNCPOINT or the end of the session.
 -- Locks: the turn of the session, the unit; by id it waits for them, else what is locked is passed over. A message that
 -- belongs to no unit of work is over when it is received: its conversation is locked, too.
--- Writes: unit_commit, unit_state.
+-- Writes: unit_state.
 
 create or replace function pgps_internal.try_conversation(conversation_no bigint) returns boolean
 language plpgsql
@@ -83,15 +83,7 @@ begin
     end if;
     v_state := pgps_internal.note_conversation(v_state);
     if v_binds then
-        -- Units that the client has committed meanwhile move from the service's queue to that of its server.
-        insert into pgps_internal.unit_commit (at_no, queue_id, entry_no, conversation_no, unit_no, to_server,
-            commit_no, committed_at, xid)
-        select n.no, pgps_internal.queue_of(v_state.server_id), n.no, c.conversation_no, c.unit_no, c.to_server,
-            c.commit_no, c.committed_at, pg_current_xact_id()
-        from (select c.* from pgps_internal.unit_commit c
-            where c.conversation_no = v_state.conversation_no and c.to_server and c.entry_no = c.commit_no
-                and c.commit_no > v_state.done_by_server order by c.commit_no) c
-        cross join lateral (select nextval('pgps_internal.uow_no_seq') + 0 * c.unit_no as no) n;
+        perform pgps_internal.move_entries(v_state);
     end if;
     return v_state;
 end
@@ -127,7 +119,7 @@ begin
     if not v_standing.is_uow then
         v_state := pgps_internal.complete_unit(v_standing, v_state, (hand_out.speaker).participant_id);
     elsif v_standing.status = 'ACCEPTED' then
-        perform pgps_internal.put_in_hand((hand_out.speaker).session_id, held => array[v_standing.unit_no]);
+        perform pgps_internal.put_in_hand(pgps_internal.with_hand(hand_out.speaker), held => array[v_standing.unit_no]);
     end if;
     select m.message, (select max(n.number) from pgps_internal.unit_message n where n.unit_no = v_standing.unit_no)
         as count, case when p.role is not null then pg_get_userbyid(p.role::oid) end as sender, p.token
@@ -160,7 +152,18 @@ declare
     v_standing pgps_internal.unit_standing;
     v_to_server boolean;
     v_count integer;
+    v_first record;
 begin
+    if v_conversation.client_id = v_me and v_conversation.is_uow and v_conversation.broker is null
+        and args ->> 'option' <> 'msg' and args ->> 'user_status' is null then
+        v_first := pgps_internal.first_answer(receive_by_id.speaker, v_conversation);
+        -- Who serves as well may be the server of its own conversation.
+        if (v_first.answer).uow_id is not null or v_first.is_none and not exists (
+            select from pgps_internal.serving s where s.session_id = (receive_by_id.speaker).session_id) and not exists (
+            select from pgps_internal.conversation_state t where t.conversation_no = v_no and t.server_id = v_me) then
+            return v_first.answer;
+        end if;
+    end if;
     v_to_server := not pgps_internal.sends_as_client(receive_by_id.caller, receive_by_id.speaker, v_conversation);
     if args ->> 'option' <> 'any' and v_conversation.is_uow <> (args ->> 'option' = 'sync') then
         return null;
@@ -262,6 +265,7 @@ declare
     v_entry pgps_internal.unit_commit;
     v_passed bigint[] := '{}';
     v_standing pgps_internal.unit_standing;
+    v_row pgps.received_message;
 begin
     loop
         if cardinality(receive_next.queues) = 1 then
@@ -272,6 +276,13 @@ begin
                 receive_next.chosen, v_passed);
         end if;
         exit when v_entry.entry_no is null;
+        if args ->> 'user_status' is null then
+            v_row := pgps_internal.hand_out_first(receive_next.speaker, v_entry.unit_no,
+                v_entry.conversation_no);
+            if v_row.uow_id is not null then
+                return v_row;
+            end if;
+        end if;
         -- Looked at again, now that it is locked.
         v_standing := pgps_internal.how_stands(v_entry.unit_no, receive_next.speaker);
         exit when v_standing.status = 'ACCEPTED' and not v_standing.is_held_back
@@ -322,11 +333,11 @@ as $$
 declare
     v_standing pgps_internal.unit_standing;
 begin
-    if args ->> 'option' = 'msg' then
+    if args ->> 'option' = 'msg' or (receive_more.speaker).held = '{}' then
         return null;
     end if;
     select s.* into v_standing
-    from unnest((pgps_internal.hand_of((receive_more.speaker).session_id)).held) with ordinality h(unit_no, place)
+    from unnest((receive_more.speaker).held) with ordinality h(unit_no, place)
     join pgps_internal.unit_standing s using (unit_no)
     where s.status = 'DELIVERED' and s.receiver_session = (receive_more.speaker).session_id
         and coalesce(s.service_id = any (receive_more.chosen), true)
@@ -364,6 +375,7 @@ begin
     end if;
     v_services := pgps_internal.services_to_receive(caller, v_speaker, v_args);
     if v_which <> 'new' then
+        v_speaker := pgps_internal.with_hand(v_speaker);
         v_row := pgps_internal.receive_more(v_speaker, v_services.chosen, v_args);
         if v_row.status is null then
             v_row := pgps_internal.receive_next(v_speaker, array[pgps_internal.queue_of(v_speaker.participant_id)],

@@ -139,16 +139,15 @@ comment on function pgps_internal.wake_queue(bigint) is
 'Wakes who listens for what comes into a queue of units of work';
 
 create or replace function pgps_internal.direction_of(
-    speaker pgps_internal.speaker, conversation pgps_internal.conversation, action text
+    speaker pgps_internal.speaker, conversation pgps_internal.conversation, state pgps_internal.conversation_state
 ) returns boolean
 language plpgsql volatile
 as $$
 declare
     v_me bigint := (direction_of.speaker).participant_id;
-    v_state pgps_internal.conversation_state := pgps_internal.state_of((direction_of.conversation).conversation_no);
-    v_held bigint[] := (pgps_internal.hand_of((direction_of.speaker).session_id)).held;
-    v_holds boolean := exists (select from pgps_internal.unit u
-        where u.unit_no = any (v_held)
+    v_state pgps_internal.conversation_state := direction_of.state;
+    v_holds boolean := (direction_of.speaker).held <> '{}' and exists (select from pgps_internal.unit u
+        where u.unit_no = any ((direction_of.speaker).held)
             and u.conversation_no = (direction_of.conversation).conversation_no and u.to_server
             and u.ends_at > pgps_internal.clock());
 begin
@@ -164,7 +163,8 @@ begin
         else 'It is bound to the server that has committed its first unit of work: log on with that token.' end;
 end
 $$;
-comment on function pgps_internal.direction_of(pgps_internal.speaker, pgps_internal.conversation, text) is
+comment on function pgps_internal.direction_of(pgps_internal.speaker, pgps_internal.conversation,
+    pgps_internal.conversation_state) is
 'Which way the speaker sends in a conversation: true: to the server. 42501 when it is neither client nor server of it.';
 
 create or replace function pgps_internal.add_message(unit_no bigint, service pgps_internal.service, message bytea,
@@ -190,13 +190,13 @@ comment on function pgps_internal.add_message(bigint, pgps_internal.service, byt
 
 create or replace function pgps_internal.conversation_to_send_in(
     caller name, speaker pgps_internal.speaker, args jsonb, is_uow boolean, out conversation pgps_internal.conversation,
-    out service pgps_internal.service, out to_server boolean, out is_new boolean
+    out service pgps_internal.service, out to_server boolean, out is_new boolean,
+    out state pgps_internal.conversation_state
 ) returns record
 language plpgsql
 as $$
 declare
     v_parts text[] := string_to_array(args ->> 'to_service', '/');
-    v_ended text;
 begin
     is_new := lower(coalesce(args ->> 'conversation', 'new')) = 'new';
     if is_new then
@@ -217,6 +217,7 @@ begin
         end if;
         conversation := pgps_internal.begin_conversation(speaker, service, is_uow);
         to_server := true;
+        state := (0, conversation.conversation_no, 0, null, 0, 0, null, null, null);
         return;
     end if;
     conversation := pgps_internal.find_conversation(args ->> 'conversation', speaker);
@@ -227,11 +228,11 @@ begin
             pgps_internal.service_name(service), args ->> 'to_service'
         using errcode = '22023', hint = 'Leave to_service out, or begin a conversation => ''new''.';
     end if;
-    to_server := pgps_internal.direction_of(speaker, conversation, 'send');
+    state := pgps_internal.state_of(conversation.conversation_no);
+    to_server := pgps_internal.direction_of(speaker, conversation, state);
     perform pgps_internal.require_service_right(caller, service, case when to_server then 'send' else 'serve' end);
-    v_ended := (pgps_internal.state_of(conversation.conversation_no)).ended;
-    if v_ended is not null then
-        raise exception 'conversation "%" has ended (%)', args ->> 'conversation', v_ended using errcode = '55000',
+    if state.ended is not null then
+        raise exception 'conversation "%" has ended (%)', args ->> 'conversation', state.ended using errcode = '55000',
             hint = 'Begin another one: conversation => ''new''.';
     elsif conversation.is_uow <> is_uow then
         raise exception 'conversation "%" has %', args ->> 'conversation', case when conversation.is_uow
@@ -255,12 +256,11 @@ declare
     v_unit bigint;
     v_standing pgps_internal.unit_standing;
 begin
-    if v_sent = '{}' then
+    if (unit_being_sent.speaker).sent = '{}' then
         return null;
     end if;
-    -- "= any", since a join with the array may read the whole ledger.
     select u.unit_no into v_unit from pgps_internal.unit u
-    where u.unit_no = any (v_sent)
+    where u.unit_no = any ((unit_being_sent.speaker).sent)
         and u.conversation_no = (unit_being_sent.conversation).conversation_no
         and u.to_server = unit_being_sent.to_server
         and not exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no)
@@ -288,11 +288,9 @@ as $$
 declare
     v_option text := lower(args ->> 'option');
     v_speaker pgps_internal.speaker;
-    v_place record;
-    v_unit bigint;
-    v_is_first boolean;
-    v_standing pgps_internal.unit_standing;
-    v_state pgps_internal.conversation_state;
+    -- A conversation and its only message, so that nothing stays in hand.
+    v_is_whole boolean;
+    v_row pgps.received_message;
 begin
     if v_option not in ('sync', 'commit', 'msg') or v_option is null then
         raise exception 'unknown option "%" of send_message', args ->> 'option' using errcode = '22023',
@@ -300,11 +298,37 @@ begin
     elsif send_message.message is null then
         raise exception 'the message is null' using errcode = '22004', hint = 'Give bytes, which may be none: ''''.';
     end if;
-    v_speaker := pgps_internal.speak(caller, args, v_option <> 'sync'
-        and lower(coalesce(args ->> 'conversation', 'new')) = 'new');
+    v_is_whole := v_option <> 'sync' and lower(coalesce(args ->> 'conversation', 'new')) = 'new';
+    v_speaker := pgps_internal.speak(caller, args, v_is_whole);
+    if not v_is_whole then
+        v_speaker := pgps_internal.with_hand(v_speaker);
+    end if;
+    v_row := pgps_internal.send_simply(caller, v_speaker, args, send_message.message);
+    if v_row.uow_id is null then
+        v_row := pgps_internal.send_anyhow(caller, v_speaker, args, send_message.message);
+    end if;
+    return v_row;
+end
+$$;
+comment on function pgps_internal.send_message(name, jsonb, bytea) is 'See pgps.send_message';
+
+create or replace function pgps_internal.send_anyhow(
+    caller name, speaker pgps_internal.speaker, args jsonb, message bytea
+) returns pgps.received_message
+language plpgsql
+as $$
+declare
+    v_option text := lower(args ->> 'option');
+    v_speaker pgps_internal.speaker := send_anyhow.speaker;
+    v_place record;
+    v_unit bigint;
+    v_is_first boolean;
+    v_standing pgps_internal.unit_standing;
+    v_state pgps_internal.conversation_state;
+begin
     v_place := pgps_internal.conversation_to_send_in(caller, v_speaker, args, v_option <> 'msg');
     perform pgps_internal.unit_limit((v_place.service).max_message_bytes, 'uow_max_message_bytes', v_place.service,
-        'max_message_bytes', octet_length(send_message.message), 'bytes in a message');
+        'max_message_bytes', octet_length(send_anyhow.message), 'bytes in a message');
     if v_option <> 'msg' and not v_place.is_new then
         v_standing := pgps_internal.unit_being_sent(v_speaker, v_place.conversation, v_place.to_server);
     end if;
@@ -318,25 +342,27 @@ begin
         v_standing.user_status := coalesce(args ->> 'user_status', v_standing.user_status);
     end if;
     v_unit := v_standing.unit_no;
-    perform pgps_internal.add_message(v_unit, v_place.service, send_message.message, v_is_first);
-    v_state := pgps_internal.state_of((v_place.conversation).conversation_no);
+    perform pgps_internal.add_message(v_unit, v_place.service, send_anyhow.message, v_is_first);
+    v_state := v_place.state;
     if v_option = 'sync' then
         if v_is_first then
-            perform pgps_internal.put_in_hand(v_speaker.session_id, sent => array[v_unit]);
+            perform pgps_internal.put_in_hand(v_speaker, sent => array[v_unit]);
         end if;
-        return pgps_internal.row_from(v_standing, v_state, 'RECEIVED');
+        return pgps_internal.row_from(v_standing, v_state, 'RECEIVED', null, v_place.service);
     end if;
     if not v_place.is_new then
         v_state := pgps_internal.lock_and_require_open((v_place.conversation).conversation_no);
     end if;
     v_standing.committed_at := pgps_internal.commit_unit(v_standing, v_place.conversation, v_state);
     if not v_is_first then
-        perform pgps_internal.put_in_hand(v_speaker.session_id, gone => array[v_unit]);
+        perform pgps_internal.put_in_hand(v_speaker, gone => array[v_unit]);
     end if;
-    return pgps_internal.row_from(v_standing, v_state, 'ACCEPTED');
+    v_state.first_commit_at := case when v_place.is_new then v_standing.committed_at else v_state.first_commit_at end;
+    return pgps_internal.row_from(v_standing, v_state, 'ACCEPTED', null, v_place.service);
 end
 $$;
-comment on function pgps_internal.send_message(name, jsonb, bytea) is 'See pgps.send_message';
+comment on function pgps_internal.send_anyhow(name, pgps_internal.speaker, jsonb, bytea) is
+'Sends a message; see pgps.send_message';
 
 create or replace function pgps_internal.lock_and_require_open(conversation_no bigint)
 returns pgps_internal.conversation_state

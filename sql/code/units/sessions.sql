@@ -272,8 +272,12 @@ declare
     v_speaker pgps_internal.speaker;
 begin
     -- A number is for sessions that belong to no backend: the calls of another one's would not follow each other.
-    select s.session_id, p.participant_id, p.role, p.token, s.life_id, null into v_speaker
+    select s.session_id, p.participant_id, p.role, p.token, s.life_id, null, coalesce(h.version, 0),
+        coalesce(h.sent, '{}'), coalesce(h.held, '{}')
+    into v_speaker
     from pgps_internal.participant_session s join pgps_internal.participant p using (participant_id)
+    left join lateral (select h.version, h.sent, h.held from pgps_internal.session_hand h
+        where h.session_id = s.session_id order by h.version desc limit 1) h on true
     where s.session_id = v_session and (s.pid is null or s.pid = pg_backend_pid());
     if v_given is not null and v_speaker.role is distinct from quote_ident(caller)::regrole then
         raise exception 'session % is none of role "%"', v_given, caller
@@ -357,10 +361,9 @@ begin
     v_speaker := pgps_internal.speaker_of(caller, args);
     perform from pgps_internal.participant_session s
     where s.session_id = v_speaker.session_id and (s.pid is not null or s.used_at is not null) for update;
-    if not found then
-        -- While this waited for the turn of the session, another one took its token over.
-        v_speaker := pgps_internal.speaker_of(caller, args);
-    end if;
+    -- While this waited for the turn of the session, another call may have changed what it has in hand, or another
+    -- session have taken its token over.
+    v_speaker := pgps_internal.speaker_of(caller, args);
     perform pgps_internal.note_use(v_speaker.session_id);
     v_speaker.seen_no := v_seen;
     return v_speaker;
@@ -368,7 +371,8 @@ end
 $$;
 comment on function pgps_internal.speak(name, jsonb, boolean) is
 'As speaker_of, for a call that changes something: takes the turn of the session. reads_nothing: of what others may
-change meanwhile. Errors: also 25001, unless that.';
+change meanwhile. Errors: also 25001, unless that. What the session has in hand is not looked up in the common case: see
+with_hand.';
 
 create or replace function pgps_internal.speak_for_sender(caller name, args jsonb) returns pgps_internal.speaker
 language plpgsql
@@ -378,7 +382,7 @@ declare
 begin
     perform pg_stat_clear_snapshot(), pgps_internal.require_own_snapshots();
     -- No session has the number 0, and no life.
-    select 0, p.participant_id, p.role, p.token, 0, null into v_speaker
+    select 0, p.participant_id, p.role, p.token, 0, null, 0, '{}', '{}' into v_speaker
     from pgps_internal.unit u join pgps_internal.participant p on p.participant_id = u.sender_id
     where u.unit_no = pgps_internal.number_in(args ->> 'uow_id', 'U') and u.is_uow;
     if v_speaker.role <> quote_ident(caller)::regrole then

@@ -204,16 +204,22 @@ comment on function pgps_internal.is_next(pgps_internal.unit_commit, pgps_intern
 'True when the unit of an entry is the next one in its conversation, which, in the queue of a service, is not bound';
 
 create or replace function pgps_internal.row_from(
-    standing pgps_internal.unit_standing, state pgps_internal.conversation_state, status text, code text = null
+    standing pgps_internal.unit_standing, state pgps_internal.conversation_state, status text, code text = null,
+    service pgps_internal.service = null
 ) returns pgps.received_message
 language plpgsql stable
 as $$
 declare
     v_row pgps.received_message;
 begin
-    select s.class, s.server, s.service into v_row.class, v_row.server, v_row.service
-    from pgps_internal.service s where s.service_id = row_from.standing.service_id;
-    if not found then
+    v_row.class := row_from.service.class;
+    v_row.server := row_from.service.server;
+    v_row.service := row_from.service.service;
+    if v_row.class is null then
+        select s.class, s.server, s.service into v_row.class, v_row.server, v_row.service
+        from pgps_internal.service s where s.service_id = row_from.standing.service_id;
+    end if;
+    if v_row.class is null then
         select s.class, s.server, s.service into v_row.class, v_row.server, v_row.service
         from pgps_internal.service_dropped s where s.service_id = row_from.standing.service_id;
     end if;
@@ -236,8 +242,10 @@ begin
     return v_row;
 end
 $$;
-comment on function pgps_internal.row_from(pgps_internal.unit_standing, pgps_internal.conversation_state, text, text) is
-'What calls return of a unit that stands so, in a conversation in that state; status: in place of its status';
+comment on function pgps_internal.row_from(pgps_internal.unit_standing, pgps_internal.conversation_state, text, text,
+    pgps_internal.service) is
+'What calls return of a unit that stands so, in a conversation in that state; status: in place of its status; service:
+where the caller has it';
 
 create or replace function pgps_internal.how_stands(unit_no bigint) returns pgps_internal.unit_standing
 language plpgsql volatile

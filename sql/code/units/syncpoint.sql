@@ -57,14 +57,13 @@ create or replace function pgps_internal.open_units(
 language plpgsql volatile
 as $$
 declare
-    v_hand pgps_internal.session_hand := pgps_internal.hand_of((open_units.speaker).session_id);
     v_now timestamptz := pgps_internal.clock();
 begin
     -- What a session that lives has in hand is under way until its time is over.
     with one as materialized (
-        select u.unit_no, u.unit_no = any (v_hand.sent) as is_sent, u.ends_at > v_now as in_time
+        select u.unit_no, u.unit_no = any ((open_units.speaker).sent) as is_sent, u.ends_at > v_now as in_time
         from pgps_internal.unit u
-        where u.unit_no = any (v_hand.sent || v_hand.held)
+        where u.unit_no = any ((open_units.speaker).sent || (open_units.speaker).held)
             and u.conversation_no = coalesce(open_units.conversation_no, u.conversation_no)
             and not exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no)
     )
@@ -110,70 +109,6 @@ end
 $$;
 comment on function pgps_internal.unit_to_sync(pgps_internal.speaker, text, text, bigint) is
 'The unit of that id, or the only one that the session has open; null when there is none. Errors: 55000.';
-
-create or replace function pgps_internal.last_unit(speaker pgps_internal.speaker, conversation_no bigint)
-returns bigint
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_unit bigint;
-begin
-    for v_unit in select u.unit_no from pgps_internal.unit u
-        where u.sender_id = (last_unit.speaker).participant_id and u.is_uow
-            and u.conversation_no = coalesce(last_unit.conversation_no, u.conversation_no)
-        order by u.unit_no desc
-    loop
-        if (select s.is_known from pgps_internal.unit_standing s where s.unit_no = v_unit) then
-            return v_unit;
-        end if;
-    end loop;
-    return null;
-end
-$$;
-comment on function pgps_internal.last_unit(pgps_internal.speaker, bigint) is
-'The unit that a participant began last, of those whose status is known; null when there is none';
-
-create or replace function pgps_internal.not_found_row() returns pgps.received_message
-language sql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select (null, null, null, null, null, null, null, null, null, null, null, null, '00780305', null, null, null,
-        null)::pgps.received_message
-$$;
-comment on function pgps_internal.not_found_row() is 'What last and query return when they find nothing';
-
-create or replace function pgps_internal.look_up_unit(speaker pgps_internal.speaker, option text, args jsonb,
-    conversation_no bigint) returns pgps.received_message
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_unit bigint := case look_up_unit.option
-        when 'last' then pgps_internal.last_unit(look_up_unit.speaker, look_up_unit.conversation_no)
-        else pgps_internal.unit_to_sync(look_up_unit.speaker, 'query', args ->> 'uow_id',
-            look_up_unit.conversation_no) end;
-    v_standing pgps_internal.unit_standing;
-    v_state pgps_internal.conversation_state;
-    v_relation text;
-begin
-    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_unit and s.is_known;
-    if found then
-        v_state := pgps_internal.state_of(v_standing.conversation_no);
-        v_relation := pgps_internal.relation_to(look_up_unit.speaker, v_standing,
-            pgps_internal.conversation_of(v_standing.conversation_no), v_state, 'query');
-    end if;
-    if v_relation is null then
-        return pgps_internal.not_found_row();
-    elsif v_relation = 'receiver' and (v_standing.status <> 'DELIVERED'
-        or v_standing.receiver_session <> (look_up_unit.speaker).session_id) then
-        perform pgps_internal.refuse_transition('query', 'receiver', v_standing);
-    end if;
-    return pgps_internal.row_from(v_standing, v_state, v_standing.status);
-end
-$$;
-comment on function pgps_internal.look_up_unit(pgps_internal.speaker, text, jsonb, bigint) is
-'SYNCPOINT with option last or query: locks nothing';
 
 create or replace function pgps_internal.becomes_of(
     speaker pgps_internal.speaker, standing pgps_internal.unit_standing, relation text, option text
@@ -294,12 +229,12 @@ language plpgsql volatile
 as $$
 declare
     v_standing pgps_internal.unit_standing;
-    v_hand pgps_internal.session_hand := pgps_internal.hand_of((require_relation.speaker).session_id);
 begin
     select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = require_relation.unit_no;
     -- One that this session has in hand is known to it, also when its status is not kept.
     if v_standing.unit_no is null or v_standing.status = 'GONE'
-        or not v_standing.is_known and v_standing.unit_no <> all (v_hand.sent || v_hand.held) then
+        or not v_standing.is_known and v_standing.unit_no
+            <> all ((require_relation.speaker).sent || (require_relation.speaker).held) then
         raise exception 'unit of work "%" does not exist', require_relation.uow_id using errcode = '42704',
             hint = 'See pgps.units_of_work; of those that are over, only a persistent status is kept.';
     elsif pgps_internal.relation_to(require_relation.speaker, v_standing,
@@ -333,7 +268,7 @@ begin
     v_speaker := case when v_option = 'cancel' and (args ->> 'is_for_sender')::boolean
             then pgps_internal.speak_for_sender(caller, args)
         when v_option in ('last', 'query') then pgps_internal.speaker_of(caller, args)
-        else pgps_internal.speak(caller, args) end;
+        else pgps_internal.with_hand(pgps_internal.speak(caller, args)) end;
     if args ->> 'conversation' is not null then
         v_conversation := (pgps_internal.find_conversation(args ->> 'conversation', v_speaker)).conversation_no;
     end if;
@@ -345,6 +280,14 @@ begin
         raise exception 'no user status is given' using errcode = '22023',
             hint = 'Give user_status => text of at most 32 bytes.';
     end if;
+    if v_option = 'commit' and v_conversation is null and args ->> 'user_status' is null
+        and (args ->> 'uow_id' is null or lower(args ->> 'uow_id') = 'both') then
+        v_rows := pgps_internal.commit_in_hand(v_speaker, args ->> 'uow_id');
+        if v_rows is not null then
+            return v_rows;
+        end if;
+    end if;
+    v_rows := '{}';
     v_units := pgps_internal.units_to_sync(v_speaker, v_option, args, v_conversation);
     if args ->> 'uow_id' is not null and lower(args ->> 'uow_id') <> 'both' then
         perform pgps_internal.require_relation(v_speaker, v_option, args ->> 'uow_id', v_units[1]);
@@ -358,7 +301,7 @@ begin
         v_rows := v_rows || pgps_internal.apply_transition(v_speaker, v_option, v_unit, args ->> 'user_status');
     end loop;
     if v_option <> 'setustatus' and v_speaker.session_id <> 0 then
-        perform pgps_internal.put_in_hand(v_speaker.session_id, gone => v_units);
+        perform pgps_internal.put_in_hand(v_speaker, gone => v_units);
     end if;
     return v_rows;
 end
@@ -370,20 +313,21 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_speaker pgps_internal.speaker := pgps_internal.speak(caller, args);
+    v_speaker pgps_internal.speaker := pgps_internal.with_hand(pgps_internal.speak(caller, args));
     v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation', v_speaker);
     v_state pgps_internal.conversation_state;
     v_open record;
     v_row pgps.received_message;
 begin
-    perform pgps_internal.direction_of(v_speaker, v_conversation, 'end');
+    perform pgps_internal.direction_of(v_speaker, v_conversation,
+        pgps_internal.state_of(v_conversation.conversation_no));
     v_open := pgps_internal.open_units(v_speaker, v_conversation.conversation_no);
     perform from pgps_internal.unit u where u.unit_no = any (v_open.sent) order by u.unit_no for update;
     perform pgps_internal.lock_conversations(array[v_conversation.conversation_no]);
     -- What was not committed is not sent any more.
     perform pgps_internal.apply_transition(v_speaker, 'backout', n, null) from unnest(v_open.sent) n
     where (select s.status from pgps_internal.unit_standing s where s.unit_no = n) = 'RECEIVED';
-    perform pgps_internal.put_in_hand(v_speaker.session_id, gone => v_open.sent) where v_open.sent <> '{}';
+    perform pgps_internal.put_in_hand(v_speaker, gone => v_open.sent) where v_open.sent <> '{}';
     v_state := pgps_internal.state_of(v_conversation.conversation_no);
     if v_state.ended is null then
         v_state := pgps_internal.note_end(v_state, 'eoc');
