@@ -46,6 +46,7 @@ from bench import (
     steady,
     subscriptions,
     units,
+    units_brokers,
 )
 from bench.house import SETTINGS, House
 from pgps.embedded import EmbeddedCluster
@@ -85,6 +86,7 @@ LINES: dict[str, ModuleType] = {
     "spools": spools,
     "spools_nats": spools_nats,
     "units": units,
+    "units_brokers": units_brokers,
 }
 
 

@@ -26,17 +26,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.sharedctypes import Synchronized
     from multiprocessing.synchronize import Event as ProcessEvent
+    from typing import Protocol
 
     from bench.house import House
 
     Event = ProcessEvent | threading.Event
     Counter = Synchronized[int]
 
+    class Party(Protocol):
+        """A client or a server, whichever way they talk."""
+
+        def ask(self) -> str: ...
+        def answer(self) -> bool: ...
+        def receive(self, asked: str, /) -> bool: ...
+        def wait(self) -> None:
+            """Sleep until something may have come, for half a second at most."""
+
+    class Opens(Protocol):
+        """Gives parties their connections, in any process."""
+
+        def opened(self, number: int, *, serves: bool) -> contextlib.AbstractContextManager[Party]: ...
+
+
 TITLE = "units"
 SERVICE = ("bench", "orders", "book")
 _NAME = "/".join(SERVICE)
-_MESSAGE = b"x" * 100
-_PAIRS, _PROCESSES, _WARM = 20, 2, 10
+MESSAGE = b"x" * 100
+PAIRS, _PROCESSES, _WARM = 20, 2, 10
 _TABLES: LiteralString = """
     create table request (id bigint generated always as identity primary key, client integer, message bytea);
     create table answer (id bigint generated always as identity primary key, client integer, message bytea);
@@ -74,17 +90,21 @@ class Units:
 
     def ask(self) -> str:
         row = self.connection.execute(
-            "select conversation from pgps.send_message(%b, to_service => %s, option => 'commit')", [_MESSAGE, _NAME]
+            "select conversation from pgps.send_message(%b, to_service => %s, option => 'commit')", [MESSAGE, _NAME]
         ).fetchone()
         assert row is not None
         return str(row[0])
+
+    def work(self) -> None:
+        """What a server does for a request, in the transaction that answers it."""
 
     def answer(self) -> bool:
         with self.connection.transaction():
             row = self.connection.execute("select conversation, message from pgps.receive_message('new')").fetchone()
             if row is None:
                 return False
-            self.connection.execute("select uow_id from pgps.send_message(%b, %s)", [_MESSAGE, row[0]])
+            self.work()
+            self.connection.execute("select uow_id from pgps.send_message(%b, %s)", [MESSAGE, row[0]])
             self.connection.execute("select uow_id from pgps.syncpoint('commit', 'both')")
         return True
 
@@ -94,6 +114,9 @@ class Units:
                 return False
             self.connection.execute("select uow_id from pgps.syncpoint('commit')")
         return True
+
+    def wait(self) -> None:
+        _notified(self.connection)
 
 
 class Tables:
@@ -105,7 +128,7 @@ class Tables:
 
     def ask(self) -> str:
         with self.connection.transaction():
-            self.connection.execute("insert into request (client, message) values (%s, %b)", [self.number, _MESSAGE])
+            self.connection.execute("insert into request (client, message) values (%s, %b)", [self.number, MESSAGE])
             self.connection.execute("select pg_notify('request', '')")
         return ""
 
@@ -117,7 +140,7 @@ class Tables:
             ).fetchone()
             if row is None:
                 return False
-            self.connection.execute("insert into answer (client, message) values (%s, %b)", [row[0], _MESSAGE])
+            self.connection.execute("insert into answer (client, message) values (%s, %b)", [row[0], MESSAGE])
             self.connection.execute("select pg_notify('answer_' || %s::text, '')", [row[0]])
         return True
 
@@ -127,6 +150,14 @@ class Tables:
             " for update skip locked) returning message"
         )
         return self.connection.execute(query, [self.number]).fetchone() is not None
+
+    def wait(self) -> None:
+        _notified(self.connection)
+
+
+def _notified(connection: psycopg.Connection) -> None:
+    for _ in connection.notifies(timeout=0.5, stop_after=1):
+        pass
 
 
 @dataclass
@@ -143,23 +174,22 @@ class Way:
             yield self.party(connection, number, serves=serves)
 
 
-def _wait(party: Units | Tables, work: Callable[[], bool], stop: Event) -> bool:
+def _wait(party: Party, work: Callable[[], bool], stop: Event) -> bool:
     """Do some work as soon as there is any; false when it is time to stop."""
     while not work():
         if stop.is_set():
             return False
-        for _ in party.connection.notifies(timeout=0.5, stop_after=1):
-            pass
+        party.wait()
     return True
 
 
-def _serve(way: Way, number: int, stop: Event) -> None:
+def _serve(way: Opens, number: int, stop: Event) -> None:
     with way.opened(number, serves=True) as party:
         while not stop.is_set() and _wait(party, party.answer, stop):
             pass
 
 
-def _ask(way: Way, number: int, stop: Event, warm: Counter, ended: list[float]) -> None:
+def _ask(way: Opens, number: int, stop: Event, warm: Counter, ended: list[float]) -> None:
     with way.opened(number, serves=False) as party:
         rounds = 0
         while not stop.is_set():
@@ -174,7 +204,7 @@ def _ask(way: Way, number: int, stop: Event, warm: Counter, ended: list[float]) 
 
 
 def _some(
-    way: Way, numbers: list[int], stop: Event, warm: Counter, results: multiprocessing.Queue[list[float]]
+    way: Opens, numbers: list[int], stop: Event, warm: Counter, results: multiprocessing.Queue[list[float]]
 ) -> None:
     ended: list[float] = []
     threads = [threading.Thread(target=_serve, args=(way, n, stop)) for n in numbers]
@@ -186,16 +216,16 @@ def _some(
     results.put(ended)
 
 
-def _rate(way: Way, seconds: float) -> float:
+def rate(way: Opens, seconds: float) -> float:
     """Return how many requests a second are answered, once everybody is there."""
     context = multiprocessing.get_context("spawn")
     stop, warm, results = context.Event(), context.Value("i", 0), context.Queue()
-    numbers = [[n for n in range(_PAIRS) if n % _PROCESSES == p] for p in range(_PROCESSES)]
+    numbers = [[n for n in range(PAIRS) if n % _PROCESSES == p] for p in range(_PROCESSES)]
     processes = [context.Process(target=_some, args=(way, some, stop, warm, results)) for some in numbers]
     for process in processes:
         process.start()
     # Sessions plan their statements when they run them first.
-    while warm.value < _PAIRS:
+    while warm.value < PAIRS:
         time.sleep(0.1)
     began = time.monotonic()
     time.sleep(seconds)
@@ -217,7 +247,7 @@ def _pairs(house: House, dsn: str) -> Figure:
     for number in house.pairs():
         house.say("units: 20 pairs")
         first, second = alternate(
-            number, lambda: _rate(Way(dsn, Units), seconds), lambda: _rate(Way(dsn, Tables), seconds)
+            number, lambda: rate(Way(dsn, Units), seconds), lambda: rate(Way(dsn, Tables), seconds)
         )
         mine.append(first)
         theirs.append(second)
@@ -256,7 +286,7 @@ def _latency(house: House, dsn: str) -> Figure:
     return compare(f"{TITLE}: latency", mine, theirs, unit="ms", target=Target("at most", 2.5), note=note)
 
 
-def _asked(client: Units | Tables, stop: threading.Event) -> float:
+def _asked(client: Party, stop: threading.Event) -> float:
     began = time.perf_counter()
     asked = client.ask()
     _wait(client, lambda: client.receive(asked), stop)

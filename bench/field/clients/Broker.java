@@ -5,7 +5,7 @@ import org.apache.activemq.store.jdbc.adapter.PostgresqlJDBCAdapter;
 import org.apache.commons.dbcp2.BasicDataSource;
 
 /**
- * ActiveMQ with its JDBC store in PostgreSQL: `Broker directory port jdbc-url user password`.
+ * ActiveMQ with its JDBC store in PostgreSQL: `Broker directory port jdbc-url user password [stomp-port]`.
  *
  * Statements stay prepared, as the documentation of the store advises. All other settings are the defaults.
  */
@@ -32,6 +32,9 @@ public final class Broker {
         broker.setDataDirectoryFile(new File(arguments[0]));
         broker.setPersistenceAdapter(store);
         broker.addConnector("tcp://127.0.0.1:" + arguments[1] + "?maximumConnections=1000");
+        if (arguments.length > 5) {
+            broker.addConnector("stomp://127.0.0.1:" + arguments[5] + "?maximumConnections=1000");
+        }
         broker.start();
         broker.waitUntilStopped();
     }

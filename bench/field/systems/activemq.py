@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from bench.field.plan import Plan
+    from bench.field.systems.base import Database
     from bench.house import House
 
 _PACKAGES = ("activemq", "libpostgresql-jdbc-java", "libcommons-dbcp2-java", "libjaxb-api-java")
@@ -51,16 +52,23 @@ class ActiveMQ(System):
     @contextlib.contextmanager
     def open(self, house: House, plan: Plan) -> Iterator[Session]:
         """Run a broker whose store is the application's database."""
-        port = free_port()
-        with database(house, plan) as known, directory() as place:
-            jdbc = f"jdbc:postgresql://{known.tcp['host']}:{known.tcp['port']}/{known.tcp['dbname']}"
-            command = [
-                *_java("-Xmx1g"), "Broker", str(place), str(port), jdbc,
-                known.tcp["user"], known.tcp["password"],
-            ]  # fmt: skip
-            with daemon(command, lambda: listens(port), home=place) as pid:
-                program = Program([*_java("-Xmx1g"), "Jms"], _config(port, jdbc, known.tcp))
-                yield Session(program, known.app, [pid])
+        with database(house, plan) as known, broker(known) as (port, _, jdbc, pid):
+            program = Program([*_java("-Xmx1g"), "Jms"], _config(port, jdbc, known.tcp))
+            yield Session(program, known.app, [pid])
+
+
+@contextlib.contextmanager
+def broker(known: Database) -> Iterator[tuple[int, int, str, int]]:
+    """Run a broker whose store is a database; yield its ports, for JMS and for STOMP, the store, and its process id."""
+    port, stomp = free_port(), free_port()
+    jdbc = f"jdbc:postgresql://{known.tcp['host']}:{known.tcp['port']}/{known.tcp['dbname']}"
+    with directory() as place:
+        command = [
+            *_java("-Xmx1g"), "Broker", str(place), str(port), jdbc,
+            known.tcp["user"], known.tcp["password"], str(stomp),
+        ]  # fmt: skip
+        with daemon(command, lambda: listens(port) and listens(stomp), home=place, timeout=180) as pid:
+            yield port, stomp, jdbc, pid
 
 
 def _config(port: int, jdbc: str, tcp: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,7 @@ class RabbitMQ(System):
     @contextlib.contextmanager
     def open(self, house: House, plan: Plan) -> Iterator[Session]:
         """Run a broker and a relay."""
-        with database(house, plan) as known, _broker() as (port, pids):
+        with database(house, plan) as known, broker() as (port, pids):
             with opened(known.app) as connection:
                 connection.execute(
                     "create table outbox (id bigserial primary key, n bigint not null, symbol text not null,"
@@ -59,7 +59,7 @@ class RabbitMQ(System):
 
 
 @contextlib.contextmanager
-def _broker() -> Iterator[tuple[int, list[int]]]:
+def broker() -> Iterator[tuple[int, list[int]]]:
     """Run the broker and its port mapper as an unprivileged user, with all files in a directory of their own."""
     root = peers.debian(*_PACKAGES)
     server = next((root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
@@ -86,6 +86,7 @@ def _broker() -> Iterator[tuple[int, list[int]]]:
             daemon(names, lambda: listens(epmd), environment=environment) as first,
             daemon(
                 [str(server / "sbin/rabbitmq-server")], lambda: listens(port), home=place, environment=environment,
+                timeout=180,
             ) as second,
         ):  # fmt: skip
             yield port, [first, second]

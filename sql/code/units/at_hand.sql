@@ -70,7 +70,7 @@ create or replace function pgps_internal.first_at_hand(
 language plpgsql
 as $body$
 declare
-    v_segment bigint := pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass) / 65536;
+    v_segment bigint := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0) / 65536;
     v_low bigint := (first_at_hand.low).low_no;
     v_queue bigint := (first_at_hand.low).queue_id;
     v_oldest bigint;

@@ -158,9 +158,11 @@ begin
         and args ->> 'option' <> 'msg' and args ->> 'user_status' is null then
         v_first := pgps_internal.first_answer(receive_by_id.speaker, v_conversation);
         -- Who serves as well may be the server of its own conversation.
-        if (v_first.answer).uow_id is not null or v_first.is_none and not exists (
-            select from pgps_internal.serving s where s.session_id = (receive_by_id.speaker).session_id) and not exists (
-            select from pgps_internal.conversation_state t where t.conversation_no = v_no and t.server_id = v_me) then
+        if (v_first.answer).uow_id is not null or v_first.is_none
+            and not exists (select from pgps_internal.serving s
+                where s.session_id = (receive_by_id.speaker).session_id)
+            and not exists (select from pgps_internal.conversation_state t
+                where t.conversation_no = v_no and t.server_id = v_me) then
             return v_first.answer;
         end if;
     end if;

@@ -74,6 +74,22 @@ def test_the_low_mark_forgets_nobody(broker: psycopg.Connection, party: Callable
     assert serve_all(server) == ["held"]
 
 
+def test_a_call_that_finds_nothing_writes_nothing(broker: psycopg.Connection, party: Callable[..., Party]) -> None:
+    """Servers are woken together, and most of them find nothing: the low mark is moved by one that does."""
+    client, server, idle = party("c"), party("s").serve(SERVICE), party("i", autocommit=False).serve(SERVICE)
+    idle.connection.commit()
+    conversation = ""
+    for n in range(20):
+        conversation = client.send(str(n), to_service=SERVICE, option="commit")["conversation"]
+    assert len(serve_all(server)) == 20
+    assert idle.receive("new") is None
+    assert idle.receive("old") is None
+    assert value(idle.connection, "select pg_current_xact_id_if_assigned() is null")
+    with client.connection.transaction():
+        assert client.receive(conversation) is None
+        assert value(client.connection, "select pg_current_xact_id_if_assigned() is null")
+
+
 def skip_to_next_segment(broker: psycopg.Connection) -> None:
     """Go on with the numbers of the next segment, as if the ones up to it were used."""
     rows(broker, "select setval('pgps_internal.uow_no_seq', (last_value / 65536 + 1) * 65536) "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,11 @@ from hypothesis import strategies as st
 from tests.fix_db import Connect
 from tests.fix_units import make_service
 from tests.sql.units.model import Story
+
+_FURTHER: LiteralString = """
+    select setval('pgps_internal.uow_no_seq', greatest(last_value, (last_value / 65536 + %s) * 65536 - %s))
+    from pgps_internal.uow_no_seq
+"""
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -29,7 +36,13 @@ def tell(own_database: str, connect: Connect, seed: int, steps: int) -> None:
         make_service(broker, service, deferred=True)
     story = Story(seed, service, lambda: connect(dsn=own_database))
     try:
-        story.tell(steps)
+        for portion in range(steps // 25):
+            story.tell(25)
+            # Every other story goes on in other segments of the ledgers: near the end of one, so that it is crossed in
+            # the midst of conversations, then in the same place as before, where older rows are still.
+            if seed % 2:
+                with connect(dsn=own_database) as broker:
+                    broker.execute(_FURTHER, [4, 0] if portion % 2 else [1, 30])
         story.finally_everything_is_processed()
     finally:
         for party in story.parties:
