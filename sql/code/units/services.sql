@@ -58,7 +58,11 @@ returns boolean
 language plpgsql stable
 as $$
 begin
-    return pg_has_role(has_service_right.caller, 'pgps_admin', 'usage') or exists (
+    -- Apart from what follows, which has to be set up.
+    if pg_has_role(has_service_right.caller, 'pgps_admin', 'usage') then
+        return true;
+    end if;
+    return exists (
         select from pgps_internal.service_right r
         where r.service_id = has_service_right.service_id and r.privilege = has_service_right.privilege
             and (r.role::oid = 0 or exists (select from pg_roles o where o.oid = r.role::oid
