@@ -248,6 +248,8 @@
 \ir code/composite/parts.sql
 \ir code/composite/gather.sql
 \ir code/composite/publish.sql
+\ir code/composite/shares.sql
+\ir code/composite/due.sql
 \ir code/composite/detect.sql
 \ir code/composite/coupling.sql
 \ir code/composite/coupled.sql

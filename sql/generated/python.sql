@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '0f9ac300a8e5506e', $python$
+('attribute_list', '357df0cab9e8db77', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '0f9ac300a8e5506e', $python$
+('callback_text', '357df0cab9e8db77', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '0f9ac300a8e5506e', $python$
+('calling', '357df0cab9e8db77', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -375,7 +375,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '0f9ac300a8e5506e', $python$
+('composite.coupled', '357df0cab9e8db77', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -560,7 +560,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '0f9ac300a8e5506e', $python$
+('composite.definition', '357df0cab9e8db77', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -795,7 +795,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '0f9ac300a8e5506e', $python$
+('composite.described', '357df0cab9e8db77', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -932,7 +932,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '0f9ac300a8e5506e', $python$
+('composite.detector', '357df0cab9e8db77', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1328,7 +1328,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '0f9ac300a8e5506e', $python$
+('composite.entry', '357df0cab9e8db77', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1346,7 +1346,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.gathering', '0f9ac300a8e5506e', $python$
+('composite.gathering', '357df0cab9e8db77', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1409,7 +1409,7 @@ class Hits(NamedTuple):
     """Hold what a class has got in a batch: ids of events, and ranges of ids, less those to skip."""
 
     batch_id: int
-    composites: list[int]
+    subjects: list[int]
     leaves: list[int]
     ids: list[int]
     lows: list[int]
@@ -1421,11 +1421,11 @@ class Hits(NamedTuple):
 def gather(
     queries: Queries, memory: dict[str, Any], source: dict[str, Any], subjects: dict[int, Any], broker: str
 ) -> None:
-    """Add the events of one event type to the composite events that they are leaves of."""
-    types = ["bigint[]", "integer[]", "bigint[]", "bigint[]"]
-    wanted = [source["composites"], source["leaves"], source["after"], source["upto"]]
+    """Add the events of one event type to the composite events that they are leaves of; subjects: by their number."""
+    types = ["bigint[]", "integer[]", "bigint[]", "bigint[]", "bigint[]"]
+    wanted = [source[name] for name in ("composites", "leaves", "after", "upto", "subjects")]
     hits = [
-        Hits(row["batch_id"], row["composites"], row["leaves"], *(row[name] or [] for name in Hits._fields[3:]))
+        Hits(row["batch_id"], row["subjects"], row["leaves"], *(row[name] or [] for name in Hits._fields[3:]))
         for row in queries.plan(source["hits"], types).execute(wanted)
     ]
     if not hits:
@@ -1434,8 +1434,8 @@ def gather(
     for one in hits:
         places = events.places(one)
         base = one.batch_id << EVENT_BITS
-        for composite_id, leaf in zip(one.composites, one.leaves):
-            hand_over(subjects[composite_id], leaf, base, places, events)
+        for number, leaf in zip(one.subjects, one.leaves):
+            hand_over(subjects[number], leaf, base, places, events)
 
 
 def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events: Events) -> None:
@@ -1444,7 +1444,8 @@ def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events:
     if leaf >= len(subject.known.columns):
         subject.part_arrivals += [(base | ids[i], leaf, i, events) for i in places]
         return
-    wanted = subject.job["sources"][leaf]
+    sources = subject.job["sources"]  # null where no leaf asks for one
+    wanted = sources[leaf] if sources else None
     if wanted:
         broker, client = wanted["broker"], wanted["client"]
         origins, clients = events.origins, events.clients
@@ -1603,7 +1604,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '0f9ac300a8e5506e', $python$
+('composite.graph', '357df0cab9e8db77', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1830,12 +1831,13 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '0f9ac300a8e5506e', $python$
+('composite.keys', '357df0cab9e8db77', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
 import json
 import re
+import zlib
 from bisect import bisect_left
 from decimal import Decimal
 from typing import Any
@@ -1851,6 +1853,11 @@ def key_of(values: list[Any]) -> str:
     text = "[" + ",".join(write_value(value) for value in values) + "]"
     data = text.encode()
     return text if len(data) <= KEY_BYTES else "#" + hashlib.sha256(data).hexdigest()
+
+
+def share_of(key: Any, shares: int) -> int:
+    """Return the number of the share that a key belongs to; without a partition there is one key."""
+    return zlib.crc32(b"[]" if key == () else key.encode()) % shares
 
 
 def canonical_key(payload: str, columns: tuple[str, ...]) -> str:
@@ -1900,7 +1907,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '0f9ac300a8e5506e', $python$
+('composite.keystate', '357df0cab9e8db77', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2043,7 +2050,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', '0f9ac300a8e5506e', $python$
+('composite.matching', '357df0cab9e8db77', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2113,7 +2120,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '0f9ac300a8e5506e', $python$
+('composite.memo', '357df0cab9e8db77', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2179,7 +2186,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '0f9ac300a8e5506e', $python$
+('composite.occurrences', '357df0cab9e8db77', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2268,7 +2275,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '0f9ac300a8e5506e', $python$
+('composite.ordering', '357df0cab9e8db77', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2372,7 +2379,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '0f9ac300a8e5506e', $python$
+('composite.pairing', '357df0cab9e8db77', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2637,7 +2644,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '0f9ac300a8e5506e', $python$
+('composite.parser', '357df0cab9e8db77', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2972,7 +2979,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '0f9ac300a8e5506e', $python$
+('composite.parts', '357df0cab9e8db77', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3116,7 +3123,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '0f9ac300a8e5506e', $python$
+('composite.points', '357df0cab9e8db77', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3240,7 +3247,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '0f9ac300a8e5506e', $python$
+('composite.queries', '357df0cab9e8db77', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 from collections.abc import Iterable
@@ -3302,8 +3309,8 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
 join pgps_internal.event_type t on t.name = l.name"""
 
 WRITE_STEPS = """
-select * from pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
-    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
+select * from pgps_internal.note_steps($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::text[], $6::text[],
+    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[])"""
 
 
 PUBLISH = """
@@ -3330,6 +3337,7 @@ class Queries:
     def __init__(self, db: Any, memory: dict[str, Any]) -> None:
         self.db = db
         self.plans: dict[str, Any] = memory.setdefault("plans", {})
+        self.mode: Optional[str] = None  # of making plans, while it is another one
 
     def plan(self, text: str, types: list[str]) -> Any:
         """Return the plan of a statement."""
@@ -3353,26 +3361,32 @@ class Queries:
         """Let the server cancel what runs, which it does where it is asked something."""
         self.plan("select", []).execute([])
 
-    def write(self, *sets: list[tuple[Any, ...]]) -> dict[int, int]:
-        """Write keys, open occurrences, late events and steps; return the number of each composite event's step."""
+    def write(self, *sets: list[tuple[Any, ...]]) -> dict[tuple[int, int], int]:
+        """Write keys, open occurrences, late events and steps; return the number of the step of each share."""
         found: Any = ()
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
             if rows:
                 found = self.rows(text, *(list(column) for column in zip(*rows)))
-        return {row["composite_id"]: row["row_id"] for row in found}
+        return {(row["composite_id"], row["share"]): row["row_id"] for row in found}
+
+    def plan_once(self, *, wanted: bool) -> None:
+        """Have plans made that do not depend on what is inserted: else one is made five times before it is kept."""
+        if wanted and self.mode is None:
+            self.mode = self.plan(PLAN_ONCE, []).execute([])[0]["before"]
+        elif not wanted and self.mode is not None:
+            self.plan(PLAN_AS, ["text"]).execute([self.mode])
+            self.mode = None
 
     def publish(self, job: dict[str, Any], columns: list[list[Any]], bound: Optional[list[str]]) -> Optional[Statement]:
         """Publish what was detected: start, end and detection in microseconds, both bounds as points, constituents.
 
         Return what is to be recorded; None where that is done, since attributes of users' are evaluated.
         """
+        self.plan_once(wanted=job["insert"] is not None)
         if job["insert"] is None:
             self.plan(PUBLISH, DETECTIONS).execute([job["composite_id"], *columns, bound])
             return None
-        # Its plan does not depend on what is inserted; it would be made five times before it is kept.
-        before = self.plan(PLAN_ONCE, []).execute([])[0]["before"]
         row = self.plan(job["insert"], DETECTIONS[1:-1]).execute(columns)[0]
-        self.plan(PLAN_AS, ["text"]).execute([before])
         return job["owner"], job["type_id"], row["first"], row["last"]
 
     def record(self, statements: Iterable[Optional[Statement]]) -> None:
@@ -3439,7 +3453,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '0f9ac300a8e5506e', $python$
+('composite.rows', '357df0cab9e8db77', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3528,7 +3542,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '0f9ac300a8e5506e', $python$
+('composite.sequence', '357df0cab9e8db77', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3638,7 +3652,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '0f9ac300a8e5506e', $python$
+('composite.server', '357df0cab9e8db77', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3683,21 +3697,25 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
 
 def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Do the same, with the statements of the session."""
-    subjects = {one["composite_id"]: Subject(one, known_of(memory, one, job["intervals"])) for one in job["composites"]}
-    for subject in subjects.values():
+    numbered = {one["subject"]: Subject(one, known_of(memory, one, job["intervals"])) for one in job["composites"]}
+    subjects = [*numbered.values()]
+    for subject in subjects:
         recall(memory, subject)
     for source in job["types"]:
-        gather(queries, memory, source, subjects, job["broker"])
-    for subject in subjects.values():
+        gather(queries, memory, source, numbered, job["broker"])
+    for subject in subjects:
         order(subject, job)
     load_keys(queries, subjects)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
-    for subject in subjects.values():
+    for subject in subjects:
         run(queries, subject)
     keep(memory, subjects, write(queries, subjects, born))
-    told = [subject for subject in subjects.values() if subject.pairs or subject.found]
-    queries.record([publish(queries, subject, job["broker"]) for subject in told])
-    return {"more": any(subject.more for subject in subjects.values())}
+    told = [subject for subject in subjects if subject.pairs or subject.found]
+    moments: dict[int, str] = {}
+    statements = [publish(queries, subject, job["broker"], moments) for subject in told]
+    queries.plan_once(wanted=False)
+    queries.record(statements)
+    return {"more": any(subject.more for subject in subjects)}
 
 
 def order(subject: Subject, job: dict[str, Any]) -> None:
@@ -3710,6 +3728,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
     if subject.part_arrivals:
         subject.events += part_events(subject.part_arrivals, subject.job["parts"])
         subject.events.sort(key=position_of_event)
+    subject.leave_others()
     frame = subject.known.graph.frame
     ordering = Ordering(frame.time_basis, frame.lateness)
     if subject.ordering is not None:
@@ -3723,7 +3742,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
     if not subject.by_arrival:
         subject.stream += silent_sources(subject, ordering, job)
     copy = Ordering(frame.time_basis, frame.lateness)
-    copy.load(json.loads(json.dumps(subject.ordering)))
+    copy.load(subject.ordering)
     copy.take(subject.stream)
     if subject.by_arrival and subject.job["now"] is not None:
         copy.reach(subject.job["now"])
@@ -3740,13 +3759,15 @@ def order_sequence(subject: Subject) -> None:
     if subject.ordering is None:
         subject.ordering = {"frontier": clock, "sources": [], "idle": []}
     job["from"] = clock
+    alone = subject.shares == 1
     moments: list[Moment] = []
     for position, leaf, key, i, events in arrivals:
         time: int = events.times[i]  # type: ignore[assignment]
         if clock is None or time > clock:
             clock = time
-        point = clock << TIME_BITS | position << 2 | EVENT
-        moments.append((point, leaf, key, events.ids[i], events.origins[i], events.payloads[i]))
+        if alone or subject.owns(key):
+            point = clock << TIME_BITS | position << 2 | EVENT
+            moments.append((point, leaf, key, events.ids[i], events.origins[i], events.payloads[i]))
     if job["now"] is not None and (clock is None or job["now"] > clock):
         clock = job["now"]
     job["to"] = clock
@@ -3794,29 +3815,32 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
     return [Idle(origin, kind, most) for origin, kind in map(json.loads, sorted(gone))]
 
 
-def load_keys(queries: Queries, subjects: dict[int, Subject]) -> None:
+def load_keys(queries: Queries, subjects: list[Subject]) -> None:
     """Read the keys that have events, or something to do, and what is open in them."""
-    by_state = {subject.state_id: subject for subject in subjects.values()}
     wanted = {
-        (subject.state_id, stored(key))
-        for subject in subjects.values()
+        (subject.state_id, stored(key)): subject
+        for subject in subjects
         if not subject.is_whole
         for key in subject.touched_keys()
         if stored(key) not in subject.keys
     }
-    timed = [subject for subject in subjects.values() if subject.job["to"] is not None and subject.job["timed"]]
+    timed = [subject for subject in subjects if subject.job["to"] is not None and subject.job["timed"]]
+    by_state: dict[int, list[Subject]] = {}
+    for subject in timed:
+        by_state.setdefault(subject.state_id, []).append(subject)
     spans = [[one.state_id, EVERYTHING if one.job["from"] is None else one.job["from"], one.job["to"]] for one in timed]
     for row in queries.rows(DUE_KEYS, *(list(part) for part in zip(*spans))) if spans else ():
-        if row["key"] not in by_state[row["state_id"]].keys:
-            wanted.add((row["state_id"], row["key"]))
+        for subject in by_state[row["state_id"]]:
+            if subject.owns(row["key"]) and row["key"] not in subject.keys:
+                wanted[row["state_id"], row["key"]] = subject
     if not wanted:
         return
     pairs = sorted(wanted)
     found = queries.rows(KEYS, [state for state, _ in pairs], [key for _, key in pairs])
     held: list[tuple[int, str, int, int]] = []
     for row in found:
-        subject = by_state[row["state_id"]]
         key = row["key"]
+        subject = wanted[row["state_id"], key]
         subject.keys[key] = {"born": row["born"], "serial": row["serial"], "live": read_ranges(row["live"])}
         rest = (row["version"], row["serial"], int(row["clock"]), row["ticked"], row["due"])
         subject.loaded.append(KeyRow(unstored(key, subject), *rest))
@@ -3833,7 +3857,7 @@ def load_keys(queries: Queries, subjects: dict[int, Subject]) -> None:
     for row in open_rows:
         data = json.loads(row["data"])
         serial = row["serial"] if row["slot"] != HELD else data[1]
-        subject = by_state[row["state_id"]]
+        subject = wanted[row["state_id"], row["key"]]
         subject.size += len(row["data"]) + ROW_BYTES
         subject.rows.append(
             Row(unstored(row["key"], subject), row["node"], row["slot"], serial, data[1], data[2], data)
@@ -3847,7 +3871,7 @@ def run(queries: Queries, subject: Subject) -> None:
     while True:
         state = subject.kept or State(graph, memo.callbacks())
         state.step.heed = queries.heed
-        state.load(json.loads(json.dumps(subject.ordering)), subject.loaded, subject.rows)
+        state.load(subject.ordering, subject.loaded, subject.rows)
         if graph.ticking and not subject.partitioned:
             state.start(subject.job["began"])
         sequence = state.sequence
@@ -3864,13 +3888,13 @@ def run(queries: Queries, subject: Subject) -> None:
         memo.learn(queries.answers(job, memo.asked))
 
 
-def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int, int]:
+def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[int, int], int]:
     """Write what has changed; return the numbers of the steps."""
     keys: list[tuple[Any, ...]] = []
     opened: list[tuple[Any, ...]] = []
     late: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
-    for subject in subjects.values():
+    for subject in subjects:
         changes = subject.changes
         assert changes is not None
         before = len(subject.keys)
@@ -3880,6 +3904,7 @@ def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int
         steps.append(
             (
                 subject.id,
+                subject.share,
                 subject.state_id,
                 subject.job["upto"],
                 json.dumps(changes.ordering),
@@ -3896,12 +3921,12 @@ def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int
     return queries.write(keys, opened, late, steps)
 
 
-def publish(queries: Queries, subject: Subject, broker: str) -> Optional[Statement]:
-    """Publish what was detected; payloads are put into the constituents as they are."""
+def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, str]) -> Optional[Statement]:
+    """Publish what was detected; payloads are put into the constituents as they are. moments: times as text."""
     definition = subject.known.definition
     bound = None
     if subject.pairs:
-        tell = PairTeller(definition).write
+        tell = PairTeller(definition, moments).write
         starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
         ends = [last[2] for _, _, last in subject.pairs]
         detected = ends
@@ -3921,7 +3946,7 @@ def publish(queries: Queries, subject: Subject, broker: str) -> Optional[Stateme
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
     return queries.publish(subject.job, [*times, starts, ends, parts], bound)
 $python$),
-('composite.stepping', '0f9ac300a8e5506e', $python$
+('composite.stepping', '357df0cab9e8db77', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4149,7 +4174,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '0f9ac300a8e5506e', $python$
+('composite.storing', '357df0cab9e8db77', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4229,9 +4254,10 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '0f9ac300a8e5506e', $python$
+('composite.subjects', '357df0cab9e8db77', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
 from composite.definition import Definition
@@ -4239,6 +4265,7 @@ from composite.described import define_from, leaf_nodes
 from composite.detector import Changes, State
 from composite.gathering import Gathered, PartArrival
 from composite.graph import Graph, build
+from composite.keys import share_of
 from composite.points import Event
 from composite.rows import KeyRow, Row
 from composite.sequence import Moment, Pair, sequence_of
@@ -4275,11 +4302,14 @@ class Kept(NamedTuple):
 
 
 class Subject:
-    """Hold one composite event for the time of a step."""
+    """Hold one composite event, or one share of its keys, for the time of a step."""
 
     def __init__(self, job: dict[str, Any], known: Known) -> None:
         self.job = job
         self.id: int = job["composite_id"]
+        self.share: int = job["share"]
+        self.shares: int = job["shares"]
+        self.owned: dict[Any, bool] = {}
         self.state_id: int = job["state_id"]
         self.known = known
         self.arrivals: list[Gathered] = []
@@ -4315,11 +4345,28 @@ class Subject:
         return self.known.is_sequence and self.job["parts"] is None and self.job["asked"] is None
 
     def touched_keys(self) -> set[Any]:
-        """Return the keys of the events."""
+        """Return the keys of the events, those of other shares left out."""
         keys = {arrival[2] for arrival in self.arrivals}
         if self.part_arrivals:
             keys.update(key for event in self.events for _, key in event.matches or ())
-        return keys
+        return keys if self.shares == 1 else {key for key in keys if self.owns(key)}
+
+    def owns(self, key: Any) -> bool:
+        """Tell whether a key is detected here, and not in another share."""
+        if self.shares == 1:
+            return True
+        owned = self.owned.get(key)
+        if owned is None:
+            owned = self.owned[key] = share_of(key, self.shares) == self.share
+        return owned
+
+    def leave_others(self) -> None:
+        """Let the events of other shares match nothing here; they tell the time, as all do."""
+        if self.shares > 1:
+            self.events = [
+                event._replace(matches=[match for match in event.matches or () if self.owns(match[1])])
+                for event in self.events
+            ]
 
     @property
     def by_arrival(self) -> bool:
@@ -4329,25 +4376,26 @@ class Subject:
 
 def recall(memory: dict[str, Any], subject: Subject) -> None:
     """Take the state over that this session has left behind, unless another one has taken a step since."""
-    states: dict[int, Kept] = memory.setdefault("states", {})
+    states: dict[tuple[int, int], Kept] = memory.setdefault("states", {})
     # Taken out: what fails in this step spoils it.
-    kept = states.pop(subject.id, None)
+    kept = states.pop((subject.id, subject.share), None)
     if kept is not None and kept.step == subject.job["step"] and kept.state.graph is subject.known.graph:
         subject.kept, subject.keys, subject.is_whole, subject.size = kept[1:]
 
 
-def keep(memory: dict[str, Any], subjects: dict[int, Subject], steps: dict[int, int]) -> None:
+def keep(memory: dict[str, Any], subjects: Iterable[Subject], steps: dict[tuple[int, int], int]) -> None:
     """Keep the states for the next step, as long as they are not too large.
 
     Conditions are asked again and again from the same beginning, so a state with conditions is not kept. Whether the
     transaction commits is told by the number of the step: nobody else gets the same one.
     """
-    states: dict[int, Kept] = memory["states"]
-    for subject in subjects.values():
+    states: dict[tuple[int, int], Kept] = memory["states"]
+    for subject in subjects:
         state = subject.state
         if state is not None and not state.step.conditions and subject.size < KEPT_BYTES:
             state.step.forget()
-            states[subject.id] = Kept(steps[subject.id], state, subject.keys, subject.is_whole, subject.size)
+            name = (subject.id, subject.share)
+            states[name] = Kept(steps[name], state, subject.keys, subject.is_whole, subject.size)
     if sum(kept.size for kept in states.values()) > KEPT_BYTES:
         states.clear()
 
@@ -4373,7 +4421,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
     return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
 $python$),
-('composite.syntax', '0f9ac300a8e5506e', $python$
+('composite.syntax', '357df0cab9e8db77', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4478,7 +4526,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '0f9ac300a8e5506e', $python$
+('composite.takeover', '357df0cab9e8db77', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4561,7 +4609,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '0f9ac300a8e5506e', $python$
+('composite.texts', '357df0cab9e8db77', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4764,7 +4812,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '0f9ac300a8e5506e', $python$
+('composite.times', '357df0cab9e8db77', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -4966,7 +5014,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '0f9ac300a8e5506e', $python$
+('composite.told', '357df0cab9e8db77', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -4987,11 +5035,14 @@ def moment(at: int) -> str:
 
 
 class PairTeller:
-    """Write what sequences of two events are made of; what is the same in many is written once."""
+    """Write what sequences of two events are made of; what is the same in many is written once.
 
-    def __init__(self, definition: Definition) -> None:
+    moments: times that were written before, of other definitions, too.
+    """
+
+    def __init__(self, definition: Definition, moments: dict[int, str]) -> None:
         self.leaves = definition.expression.parts
-        self.moments: dict[int, str] = {}
+        self.moments = moments
         self.heads: tuple[dict[Any, str], dict[Any, str]] = ({}, {})
 
     def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
@@ -5038,7 +5089,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '0f9ac300a8e5506e', $python$
+('composite.trial', '357df0cab9e8db77', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5250,7 +5301,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '0f9ac300a8e5506e', $python$
+('composite.windows', '357df0cab9e8db77', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5451,7 +5502,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '0f9ac300a8e5506e', $python$
+('composite.wire', '357df0cab9e8db77', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5522,7 +5573,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '0f9ac300a8e5506e', $python$
+('filter_literals', '357df0cab9e8db77', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5608,7 +5659,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '0f9ac300a8e5506e', $python$
+('filter_names', '357df0cab9e8db77', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5722,7 +5773,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '0f9ac300a8e5506e', $python$
+('filter_text', '357df0cab9e8db77', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -5989,7 +6040,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '0f9ac300a8e5506e', $python$
+('in_select', '357df0cab9e8db77', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6089,7 +6140,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '0f9ac300a8e5506e', $python$
+('keywords', '357df0cab9e8db77', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6161,7 +6212,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '0f9ac300a8e5506e', $python$
+('lexer', '357df0cab9e8db77', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6507,7 +6558,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '0f9ac300a8e5506e', $python$
+('safe_filter', '357df0cab9e8db77', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6808,7 +6859,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '0f9ac300a8e5506e', $python$
+('statement_composite', '357df0cab9e8db77', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6903,7 +6954,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '0f9ac300a8e5506e', $python$
+('statement_reader', '357df0cab9e8db77', $python$
 """Read a statement word by word."""
 
 import re
@@ -7121,7 +7172,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '0f9ac300a8e5506e', $python$
+('statement_text', '357df0cab9e8db77', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7399,7 +7450,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '0f9ac300a8e5506e', $python$
+('token_lists', '357df0cab9e8db77', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7633,7 +7684,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '0f9ac300a8e5506e', $python$
+('whole_row', '357df0cab9e8db77', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7732,7 +7783,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "0f9ac300a8e5506e"
+digest = "357df0cab9e8db77"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7839,7 +7890,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "0f9ac300a8e5506e"
+digest = "357df0cab9e8db77"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7939,7 +7990,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "0f9ac300a8e5506e"
+digest = "357df0cab9e8db77"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8029,7 +8080,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "0f9ac300a8e5506e"
+digest = "357df0cab9e8db77"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8121,7 +8172,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "0f9ac300a8e5506e"
+digest = "357df0cab9e8db77"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8235,7 +8286,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "0f9ac300a8e5506e"
+digest = "357df0cab9e8db77"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8324,7 +8375,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "0f9ac300a8e5506e"
+digest = "357df0cab9e8db77"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -99,14 +99,30 @@ create table pgps_internal.source (
     created_at timestamptz not null
 );
 
--- Taken by who detects.
+-- Taken by who detects: shared among the workers, alone by who detects everything.
 create table pgps_internal.turn_of_detection (held boolean);
 
--- How far each composite event is: its newest row counts. now: microseconds up to which all has come; heard: when each
+-- Sessions of workers that detect.
+create table pgps_internal.detecting (
+    pid integer primary key,
+    started_at timestamptz not null
+);
+
+-- The parts in which a composite event is detected, each by one session at a time. A key belongs to the share that its
+-- hash leaves when it is divided by the number of shares.
+create table pgps_internal.composite_share (
+    composite_id bigint not null references pgps_internal.composite on delete cascade,
+    share integer not null,
+    shares integer not null,
+    primary key (composite_id, share)
+);
+
+-- How far each share of a composite event is: its newest row counts. now: microseconds up to which all has come; heard: when each
 -- source was last heard of (time basis event); the rest are totals, and when a source will be idle.
 create table pgps_internal.composite_step (
     row_id bigint not null default nextval('pgps_internal.composite_row_seq'),
     composite_id bigint not null,
+    share integer not null,
     state_id bigint not null,
     batch_id bigint not null,
     ordering jsonb not null,
@@ -119,7 +135,7 @@ create table pgps_internal.composite_step (
     given_up bigint not null,
     stepped_at timestamptz not null
 ) partition by list (((row_id / 262144) % 4));
-create index composite_step_idx on pgps_internal.composite_step (composite_id, row_id desc);
+create index composite_step_idx on pgps_internal.composite_step (composite_id, share, row_id desc);
 
 -- What there is once for each partition key: its newest row counts. live: the serials of open occurrences that still
 -- count, those behind born; version 0: nothing is left of the key.

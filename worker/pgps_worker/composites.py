@@ -24,7 +24,7 @@ _STATEMENT_TIMEOUT = 300.0
 class Composites:
     """Looks when a dispatch brought something for a composite event, when its next timer is due, and once a poll.
 
-    Several workers take turns: the turn is a lock that lasts as long as a step.
+    Several workers share out composite events and their keys: the session that detects has a part of them.
     """
 
     config: WorkerConfig
@@ -54,5 +54,5 @@ class Composites:
 
 async def detect(connection: Connection) -> int:
     """Detect what there is; return how many steps that took."""
-    row: Sequence[Any] | None = await (await connection.execute("select pgps.detect()")).fetchone()
+    row: Sequence[Any] | None = await (await connection.execute("select pgps.detect(shared => true)")).fetchone()
     return int(row[0]) if row else 0

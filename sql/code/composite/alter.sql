@@ -153,9 +153,12 @@ begin
     where o.state_id = v_composite.state_id and o.key = any (v_keys);
     insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, live)
     select v_composite.state_id, k, 0, 0, 0, 0, '{}' from unnest(v_keys) k;
-    perform pgps_internal.note_steps(array[v_composite.composite_id], array[v_composite.state_id], array[null::bigint],
-        null, null, null, array[-v_open], array[-coalesce(cardinality(v_keys), 0)::bigint], array[0::bigint],
-        array[0::bigint], array[0::bigint], null);
+    -- A step of each share, so that no session goes on with what it has in memory.
+    perform pgps_internal.note_steps(array_agg(h.composite_id), array_agg(h.share), array_agg(v_composite.state_id),
+        null, null, null, null, array_agg(case h.share when 0 then -v_open else 0 end),
+        array_agg(case h.share when 0 then -coalesce(cardinality(v_keys), 0) else 0 end::bigint),
+        array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), null)
+    from pgps_internal.composite_share h where h.composite_id = v_composite.composite_id;
     return v_open;
 end
 $$;

@@ -1,7 +1,8 @@
 -- Composite events: create and drop (change and reset: alter.sql). A composite event is an event type that only the
 -- detector publishes, and a hidden subscription for each of its leaves.
 -- Locks: those of creating and dropping an event type; the turn of the creator's definitions; catalogue rows.
--- Writes: advertisement, composite, composite_leaf, event_type, queue, setting, subscription, time_attribute.
+-- Writes: advertisement, composite, composite_leaf, composite_share, event_type, queue, setting, subscription,
+-- time_attribute.
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('composite_events_per_role', '1000', 'integer', 'How many composite events a role may have'),
@@ -101,6 +102,7 @@ begin
         case args ->> 'start' when 'now' then coalesce((pgps_internal.last_batch()).batch_id, 0) else 0 end,
         pgps_internal.clock())
     returning * into v_composite;
+    insert into pgps_internal.composite_share (composite_id, share, shares) values (v_composite.composite_id, 0, 1);
     -- Nobody has INSERT; from now on the rule refuses those who need no privilege, too.
     perform pgps_internal.build_endpoint(v_type.type_id);
     perform pgps_internal.build(p, v_type.type_id) from pgps_internal.pieces_of_composite(v_composite) p;

@@ -73,14 +73,14 @@ set search_path = pg_catalog, pg_temp
 as $$
     -- A row for what a class has got in a batch: with ranges of ids it stays small however many events there are.
     select format($query$
-        select d.batch_id, d.composites, d.leaves, %1$s as ids,
+        select d.batch_id, d.subjects, d.leaves, %1$s as ids,
             %2$s as lows, array(select upper(r) from unnest(d.ids) r%3$s) as highs,
             array(select lower(r) from unnest(d.skip) r) as skip_lows,
             array(select upper(r) from unnest(d.skip) r) as skip_highs
         from (
             select d.batch_id, d.event_ids, d.ids, m.skip, f.moment, f.type_id,
-                array_agg(w.composite_id) as composites, array_agg(w.leaf) as leaves
-            from unnest($1, $2, $3, $4) w(composite_id, leaf, after_batch, upto)
+                array_agg(w.subject) as subjects, array_agg(w.leaf) as leaves
+            from unnest($1, $2, $3, $4, $5) w(composite_id, leaf, after_batch, upto, subject)
             join pgps_internal.composite_leaf f on f.composite_id = w.composite_id and f.leaf = w.leaf
             join pgps_internal.member m on m.subscription_id = f.subscription_id
             cross join lateral (select d.batch_id, d.class_id, d.event_ids, d.ids from pgps_internal.delivery d
@@ -97,7 +97,7 @@ as $$
 $$;
 comment on function pgps_internal.read_hits(pgps_internal.event_type) is
 'The query that reads which events of a type leaves have got, by batch: ids, and ranges of ids, less the ranges to skip.
-Takes arrays of composite events, leaves, after which and up to which batch';
+Takes arrays of composite events, leaves, after which and up to which batch, and for which subject of the step';
 
 create or replace function pgps_internal.read_events(event_type pgps_internal.event_type, keys jsonb) returns text
 language sql stable

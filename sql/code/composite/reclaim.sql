@@ -30,16 +30,16 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('insert into pgps_internal.composite_step (composite_id, state_id, batch_id, ordering, heard,
+    execute format('insert into pgps_internal.composite_step (composite_id, share, state_id, batch_id, ordering, heard,
             idle_at, open, keys, detected, late, given_up, stepped_at)
-        select s.composite_id, s.state_id, s.batch_id, s.ordering, s.heard, s.idle_at, s.open, s.keys, s.detected,
-            s.late, s.given_up, s.stepped_at
-        from pgps_internal.composite c cross join lateral pgps_internal.step_of(c.composite_id) s
+        select s.composite_id, s.share, s.state_id, s.batch_id, s.ordering, s.heard, s.idle_at, s.open, s.keys,
+            s.detected, s.late, s.given_up, s.stepped_at
+        from pgps_internal.step_now s
         where exists (select from %s o where o.row_id = s.row_id)', carry_over_steps.segment);
 end
 $$;
 comment on function pgps_internal.carry_over_steps(regclass) is
-'Before a segment of steps is truncated: writes the last step of each composite event again';
+'Before a segment of steps is truncated: writes the last step of each share again';
 
 create or replace function pgps_internal.carry_over_keys(segment regclass) returns void
 language plpgsql

@@ -10,38 +10,51 @@ begin
     lock table only pgps_internal.turn_of_detection in exclusive mode;
 end
 $$;
-comment on function pgps_internal.hold_detection() is 'Takes the turn of detecting; waits for who has it';
+comment on function pgps_internal.hold_detection() is
+'Takes the turn of detecting, all of it; waits for those who share in it';
+
+create or replace function pgps_internal.join_detection() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_detection in share mode;
+end
+$$;
+comment on function pgps_internal.join_detection() is
+'Takes part in detecting, beside others who do; waits for who does it alone';
 
 create or replace function pgps_internal.hold_composite(composite_id bigint) returns void
 language plpgsql
 as $$
 begin
+    -- In this order, which is that of a session that takes a step: its shares, and when it is done, the whole.
+    perform from pgps_internal.composite_share h where h.composite_id = hold_composite.composite_id order by h.share
+    for no key update;
     perform from pgps_internal.composite c where c.composite_id = hold_composite.composite_id for no key update;
 end
 $$;
 comment on function pgps_internal.hold_composite(bigint) is
-'Keeps a composite event from being detected until the transaction ends; waits for a step of it that is being taken';
-
-create or replace function pgps_internal.step_of(composite_id bigint) returns pgps_internal.composite_step
-language plpgsql stable
-as $$
-declare
-    v_step pgps_internal.composite_step;
-begin
-    select s.* into v_step from pgps_internal.composite_step s where s.composite_id = step_of.composite_id
-    order by s.row_id desc limit 1;
-    return v_step;
-end
-$$;
-comment on function pgps_internal.step_of(bigint) is 'The last step of a composite event; null before the first';
+'Keeps a composite event from being detected until the transaction ends; waits for steps of it that are being taken';
 
 -- Views that everybody reads call none of the functions of this schema, which nobody else may call.
 create or replace view pgps_internal.step_now as
 select s.*
-from pgps_internal.composite c
-cross join lateral (select n.* from pgps_internal.composite_step n where n.composite_id = c.composite_id
-    order by n.row_id desc limit 1) s;
-comment on view pgps_internal.step_now is 'The last step of each composite event that has taken one';
+from pgps_internal.composite_share h
+cross join lateral (select n.* from pgps_internal.composite_step n
+    where n.composite_id = h.composite_id and n.share = h.share order by n.row_id desc limit 1) s;
+comment on view pgps_internal.step_now is 'The last step of each share of a composite event that has taken one';
+
+create or replace function pgps_internal.step_of(composite_id bigint) returns pgps_internal.composite_step
+language sql stable
+as $$
+    select s.step from (
+        select (select n from pgps_internal.composite_step n where n.composite_id = h.composite_id
+            and n.share = h.share order by n.row_id desc limit 1) as step
+        from pgps_internal.composite_share h where h.composite_id = step_of.composite_id) s
+    where (s.step).batch_id is not null order by (s.step).batch_id limit 1
+$$;
+comment on function pgps_internal.step_of(bigint) is
+'The last step of a composite event, of the share that is furthest behind; null before the first';
 
 create or replace view pgps_internal.key_now as
 select k.*
@@ -55,7 +68,8 @@ create or replace view pgps_internal.open_now as
 select o.*
 from pgps_internal.key_now k
 join pgps_internal.composite c on c.state_id = k.state_id
-left join pgps_internal.step_now s using (composite_id)
+-- Events wait for the watermark only where there is one share.
+left join pgps_internal.step_now s on s.composite_id = c.composite_id and s.share = 0
 join pgps_internal.composite_open o on o.state_id = k.state_id and o.key = k.key and o.row_id >= k.born
 -- As Ordering.held_back has it: a point is the time, shifted by 100 bits, and the rest.
 where o.serial <@ k.live or o.slot = -1 and o.start_at >= coalesce(((s.ordering ->> 'frontier')::numeric
@@ -66,38 +80,38 @@ comment on view pgps_internal.open_now is
 drop function if exists pgps_internal.note_steps(bigint[], bigint[], bigint[], text[], text[], bigint[], bigint[],
     bigint[], bigint[], bigint[], bigint[], text[]);
 create or replace function pgps_internal.note_steps(
-    composite_ids bigint[], state_ids bigint[], batch_ids bigint[], orderings text[], heards text[], idles bigint[],
-    opened bigint[], keys bigint[], detected bigint[], late bigint[], given_up bigint[], errors text[]
-) returns table (composite_id bigint, row_id bigint)
+    composite_ids bigint[], shares integer[], state_ids bigint[], batch_ids bigint[], orderings text[], heards text[],
+    idles bigint[], opened bigint[], keys bigint[], detected bigint[], late bigint[], given_up bigint[], errors text[]
+) returns table (composite_id bigint, share integer, row_id bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
     return query
-    insert into pgps_internal.composite_step as made (composite_id, state_id, batch_id, ordering, heard, idle_at, open,
-        keys, detected, late, given_up, stepped_at)
-    select n.composite_id, n.state_id, coalesce(n.batch_id, s.batch_id, c.after_batch),
+    insert into pgps_internal.composite_step as made (composite_id, share, state_id, batch_id, ordering, heard, idle_at,
+        open, keys, detected, late, given_up, stepped_at)
+    select n.composite_id, n.share, n.state_id, coalesce(n.batch_id, s.batch_id, c.after_batch),
         coalesce(n.ordering::jsonb, s.ordering, 'null'), coalesce(n.heard::jsonb, s.heard),
         case when n.heard is null then s.idle_at else pgps_internal.moment(n.idle) end,
         coalesce(s.open, 0) + n.opened, coalesce(s.keys, 0) + n.keys, coalesce(s.detected, 0) + n.detected,
         coalesce(s.late, 0) + n.late, coalesce(s.given_up, 0) + n.given_up, pgps_internal.clock()
-    from unnest(note_steps.composite_ids, note_steps.state_ids, note_steps.batch_ids, note_steps.orderings,
-        note_steps.heards, note_steps.idles, note_steps.opened, note_steps.keys, note_steps.detected, note_steps.late,
-        note_steps.given_up)
-        n(composite_id, state_id, batch_id, ordering, heard, idle, opened, keys, detected, late, given_up)
+    from unnest(note_steps.composite_ids, note_steps.shares, note_steps.state_ids, note_steps.batch_ids,
+        note_steps.orderings, note_steps.heards, note_steps.idles, note_steps.opened, note_steps.keys,
+        note_steps.detected, note_steps.late, note_steps.given_up)
+        n(composite_id, share, state_id, batch_id, ordering, heard, idle, opened, keys, detected, late, given_up)
     join pgps_internal.composite c using (composite_id)
     left join lateral (select s.* from pgps_internal.composite_step s where s.composite_id = n.composite_id
-        order by s.row_id desc limit 1) s on true
-    returning made.composite_id, made.row_id;
+        and s.share = n.share order by s.row_id desc limit 1) s on true
+    returning made.composite_id, made.share, made.row_id;
     update pgps_internal.composite c set last_error = n.error
     from unnest(note_steps.composite_ids, note_steps.errors) n(composite_id, error)
     where c.composite_id = n.composite_id and n.error is distinct from c.last_error and n.error is not null;
 end
 $$;
-comment on function pgps_internal.note_steps(bigint[], bigint[], bigint[], text[], text[], bigint[], bigint[], bigint[],
-    bigint[], bigint[], bigint[], text[]) is
-'Writes steps of composite events, their totals from what each has added; null: as before. Returns the rows';
+comment on function pgps_internal.note_steps(bigint[], integer[], bigint[], bigint[], text[], text[], bigint[],
+    bigint[], bigint[], bigint[], bigint[], bigint[], text[]) is
+'Writes steps of shares of composite events, their totals from what each has added; null: as before. Returns the rows';
 
 create or replace function pgps_internal.take_state_over(
     before pgps_internal.composite, after pgps_internal.composite

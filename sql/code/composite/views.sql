@@ -15,7 +15,10 @@ select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.sc
         where q.type_id = t.type_id) as auditable
 from pgps_internal.composite c
 join pgps_internal.event_type t using (type_id)
-left join pgps_internal.step_now s using (composite_id)
+cross join lateral (select min(n.batch_id) as batch_id, sum(n.open)::bigint as open, sum(n.keys)::bigint as keys,
+    sum(n.detected)::bigint as detected, sum(n.late)::bigint as late, sum(n.given_up)::bigint as given_up,
+    max(n.stepped_at) as stepped_at
+    from pgps_internal.step_now n where n.composite_id = c.composite_id) s
 cross join lateral (select coalesce(bool_or(u.state <> 'active'), false) as is_suspended,
     max(u.last_error) as last_error
     from pgps_internal.composite_leaf l join pgps_internal.subscription u using (subscription_id)

@@ -60,7 +60,7 @@ class Hits(NamedTuple):
     """Hold what a class has got in a batch: ids of events, and ranges of ids, less those to skip."""
 
     batch_id: int
-    composites: list[int]
+    subjects: list[int]
     leaves: list[int]
     ids: list[int]
     lows: list[int]
@@ -72,11 +72,11 @@ class Hits(NamedTuple):
 def gather(
     queries: Queries, memory: dict[str, Any], source: dict[str, Any], subjects: dict[int, Any], broker: str
 ) -> None:
-    """Add the events of one event type to the composite events that they are leaves of."""
-    types = ["bigint[]", "integer[]", "bigint[]", "bigint[]"]
-    wanted = [source["composites"], source["leaves"], source["after"], source["upto"]]
+    """Add the events of one event type to the composite events that they are leaves of; subjects: by their number."""
+    types = ["bigint[]", "integer[]", "bigint[]", "bigint[]", "bigint[]"]
+    wanted = [source[name] for name in ("composites", "leaves", "after", "upto", "subjects")]
     hits = [
-        Hits(row["batch_id"], row["composites"], row["leaves"], *(row[name] or [] for name in Hits._fields[3:]))
+        Hits(row["batch_id"], row["subjects"], row["leaves"], *(row[name] or [] for name in Hits._fields[3:]))
         for row in queries.plan(source["hits"], types).execute(wanted)
     ]
     if not hits:
@@ -85,8 +85,8 @@ def gather(
     for one in hits:
         places = events.places(one)
         base = one.batch_id << EVENT_BITS
-        for composite_id, leaf in zip(one.composites, one.leaves):
-            hand_over(subjects[composite_id], leaf, base, places, events)
+        for number, leaf in zip(one.subjects, one.leaves):
+            hand_over(subjects[number], leaf, base, places, events)
 
 
 def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events: Events) -> None:
@@ -95,7 +95,8 @@ def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events:
     if leaf >= len(subject.known.columns):
         subject.part_arrivals += [(base | ids[i], leaf, i, events) for i in places]
         return
-    wanted = subject.job["sources"][leaf]
+    sources = subject.job["sources"]  # null where no leaf asks for one
+    wanted = sources[leaf] if sources else None
     if wanted:
         broker, client = wanted["broker"], wanted["client"]
         origins, clients = events.origins, events.clients

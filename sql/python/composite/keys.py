@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import zlib
 from bisect import bisect_left
 from decimal import Decimal
 from typing import Any
@@ -18,6 +19,11 @@ def key_of(values: list[Any]) -> str:
     text = "[" + ",".join(write_value(value) for value in values) + "]"
     data = text.encode()
     return text if len(data) <= KEY_BYTES else "#" + hashlib.sha256(data).hexdigest()
+
+
+def share_of(key: Any, shares: int) -> int:
+    """Return the number of the share that a key belongs to; without a partition there is one key."""
+    return zlib.crc32(b"[]" if key == () else key.encode()) % shares
 
 
 def canonical_key(payload: str, columns: tuple[str, ...]) -> str:

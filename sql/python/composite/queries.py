@@ -59,8 +59,8 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
 join pgps_internal.event_type t on t.name = l.name"""
 
 WRITE_STEPS = """
-select * from pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
-    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
+select * from pgps_internal.note_steps($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::text[], $6::text[],
+    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[])"""
 
 
 PUBLISH = """
@@ -87,6 +87,7 @@ class Queries:
     def __init__(self, db: Any, memory: dict[str, Any]) -> None:
         self.db = db
         self.plans: dict[str, Any] = memory.setdefault("plans", {})
+        self.mode: Optional[str] = None  # of making plans, while it is another one
 
     def plan(self, text: str, types: list[str]) -> Any:
         """Return the plan of a statement."""
@@ -110,26 +111,32 @@ class Queries:
         """Let the server cancel what runs, which it does where it is asked something."""
         self.plan("select", []).execute([])
 
-    def write(self, *sets: list[tuple[Any, ...]]) -> dict[int, int]:
-        """Write keys, open occurrences, late events and steps; return the number of each composite event's step."""
+    def write(self, *sets: list[tuple[Any, ...]]) -> dict[tuple[int, int], int]:
+        """Write keys, open occurrences, late events and steps; return the number of the step of each share."""
         found: Any = ()
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
             if rows:
                 found = self.rows(text, *(list(column) for column in zip(*rows)))
-        return {row["composite_id"]: row["row_id"] for row in found}
+        return {(row["composite_id"], row["share"]): row["row_id"] for row in found}
+
+    def plan_once(self, *, wanted: bool) -> None:
+        """Have plans made that do not depend on what is inserted: else one is made five times before it is kept."""
+        if wanted and self.mode is None:
+            self.mode = self.plan(PLAN_ONCE, []).execute([])[0]["before"]
+        elif not wanted and self.mode is not None:
+            self.plan(PLAN_AS, ["text"]).execute([self.mode])
+            self.mode = None
 
     def publish(self, job: dict[str, Any], columns: list[list[Any]], bound: Optional[list[str]]) -> Optional[Statement]:
         """Publish what was detected: start, end and detection in microseconds, both bounds as points, constituents.
 
         Return what is to be recorded; None where that is done, since attributes of users' are evaluated.
         """
+        self.plan_once(wanted=job["insert"] is not None)
         if job["insert"] is None:
             self.plan(PUBLISH, DETECTIONS).execute([job["composite_id"], *columns, bound])
             return None
-        # Its plan does not depend on what is inserted; it would be made five times before it is kept.
-        before = self.plan(PLAN_ONCE, []).execute([])[0]["before"]
         row = self.plan(job["insert"], DETECTIONS[1:-1]).execute(columns)[0]
-        self.plan(PLAN_AS, ["text"]).execute([before])
         return job["owner"], job["type_id"], row["first"], row["last"]
 
     def record(self, statements: Iterable[Optional[Statement]]) -> None:

@@ -42,21 +42,25 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
 
 def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Do the same, with the statements of the session."""
-    subjects = {one["composite_id"]: Subject(one, known_of(memory, one, job["intervals"])) for one in job["composites"]}
-    for subject in subjects.values():
+    numbered = {one["subject"]: Subject(one, known_of(memory, one, job["intervals"])) for one in job["composites"]}
+    subjects = [*numbered.values()]
+    for subject in subjects:
         recall(memory, subject)
     for source in job["types"]:
-        gather(queries, memory, source, subjects, job["broker"])
-    for subject in subjects.values():
+        gather(queries, memory, source, numbered, job["broker"])
+    for subject in subjects:
         order(subject, job)
     load_keys(queries, subjects)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
-    for subject in subjects.values():
+    for subject in subjects:
         run(queries, subject)
     keep(memory, subjects, write(queries, subjects, born))
-    told = [subject for subject in subjects.values() if subject.pairs or subject.found]
-    queries.record([publish(queries, subject, job["broker"]) for subject in told])
-    return {"more": any(subject.more for subject in subjects.values())}
+    told = [subject for subject in subjects if subject.pairs or subject.found]
+    moments: dict[int, str] = {}
+    statements = [publish(queries, subject, job["broker"], moments) for subject in told]
+    queries.plan_once(wanted=False)
+    queries.record(statements)
+    return {"more": any(subject.more for subject in subjects)}
 
 
 def order(subject: Subject, job: dict[str, Any]) -> None:
@@ -69,6 +73,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
     if subject.part_arrivals:
         subject.events += part_events(subject.part_arrivals, subject.job["parts"])
         subject.events.sort(key=position_of_event)
+    subject.leave_others()
     frame = subject.known.graph.frame
     ordering = Ordering(frame.time_basis, frame.lateness)
     if subject.ordering is not None:
@@ -82,7 +87,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
     if not subject.by_arrival:
         subject.stream += silent_sources(subject, ordering, job)
     copy = Ordering(frame.time_basis, frame.lateness)
-    copy.load(json.loads(json.dumps(subject.ordering)))
+    copy.load(subject.ordering)
     copy.take(subject.stream)
     if subject.by_arrival and subject.job["now"] is not None:
         copy.reach(subject.job["now"])
@@ -99,13 +104,15 @@ def order_sequence(subject: Subject) -> None:
     if subject.ordering is None:
         subject.ordering = {"frontier": clock, "sources": [], "idle": []}
     job["from"] = clock
+    alone = subject.shares == 1
     moments: list[Moment] = []
     for position, leaf, key, i, events in arrivals:
         time: int = events.times[i]  # type: ignore[assignment]
         if clock is None or time > clock:
             clock = time
-        point = clock << TIME_BITS | position << 2 | EVENT
-        moments.append((point, leaf, key, events.ids[i], events.origins[i], events.payloads[i]))
+        if alone or subject.owns(key):
+            point = clock << TIME_BITS | position << 2 | EVENT
+            moments.append((point, leaf, key, events.ids[i], events.origins[i], events.payloads[i]))
     if job["now"] is not None and (clock is None or job["now"] > clock):
         clock = job["now"]
     job["to"] = clock
@@ -153,29 +160,32 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
     return [Idle(origin, kind, most) for origin, kind in map(json.loads, sorted(gone))]
 
 
-def load_keys(queries: Queries, subjects: dict[int, Subject]) -> None:
+def load_keys(queries: Queries, subjects: list[Subject]) -> None:
     """Read the keys that have events, or something to do, and what is open in them."""
-    by_state = {subject.state_id: subject for subject in subjects.values()}
     wanted = {
-        (subject.state_id, stored(key))
-        for subject in subjects.values()
+        (subject.state_id, stored(key)): subject
+        for subject in subjects
         if not subject.is_whole
         for key in subject.touched_keys()
         if stored(key) not in subject.keys
     }
-    timed = [subject for subject in subjects.values() if subject.job["to"] is not None and subject.job["timed"]]
+    timed = [subject for subject in subjects if subject.job["to"] is not None and subject.job["timed"]]
+    by_state: dict[int, list[Subject]] = {}
+    for subject in timed:
+        by_state.setdefault(subject.state_id, []).append(subject)
     spans = [[one.state_id, EVERYTHING if one.job["from"] is None else one.job["from"], one.job["to"]] for one in timed]
     for row in queries.rows(DUE_KEYS, *(list(part) for part in zip(*spans))) if spans else ():
-        if row["key"] not in by_state[row["state_id"]].keys:
-            wanted.add((row["state_id"], row["key"]))
+        for subject in by_state[row["state_id"]]:
+            if subject.owns(row["key"]) and row["key"] not in subject.keys:
+                wanted[row["state_id"], row["key"]] = subject
     if not wanted:
         return
     pairs = sorted(wanted)
     found = queries.rows(KEYS, [state for state, _ in pairs], [key for _, key in pairs])
     held: list[tuple[int, str, int, int]] = []
     for row in found:
-        subject = by_state[row["state_id"]]
         key = row["key"]
+        subject = wanted[row["state_id"], key]
         subject.keys[key] = {"born": row["born"], "serial": row["serial"], "live": read_ranges(row["live"])}
         rest = (row["version"], row["serial"], int(row["clock"]), row["ticked"], row["due"])
         subject.loaded.append(KeyRow(unstored(key, subject), *rest))
@@ -192,7 +202,7 @@ def load_keys(queries: Queries, subjects: dict[int, Subject]) -> None:
     for row in open_rows:
         data = json.loads(row["data"])
         serial = row["serial"] if row["slot"] != HELD else data[1]
-        subject = by_state[row["state_id"]]
+        subject = wanted[row["state_id"], row["key"]]
         subject.size += len(row["data"]) + ROW_BYTES
         subject.rows.append(
             Row(unstored(row["key"], subject), row["node"], row["slot"], serial, data[1], data[2], data)
@@ -206,7 +216,7 @@ def run(queries: Queries, subject: Subject) -> None:
     while True:
         state = subject.kept or State(graph, memo.callbacks())
         state.step.heed = queries.heed
-        state.load(json.loads(json.dumps(subject.ordering)), subject.loaded, subject.rows)
+        state.load(subject.ordering, subject.loaded, subject.rows)
         if graph.ticking and not subject.partitioned:
             state.start(subject.job["began"])
         sequence = state.sequence
@@ -223,13 +233,13 @@ def run(queries: Queries, subject: Subject) -> None:
         memo.learn(queries.answers(job, memo.asked))
 
 
-def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int, int]:
+def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[int, int], int]:
     """Write what has changed; return the numbers of the steps."""
     keys: list[tuple[Any, ...]] = []
     opened: list[tuple[Any, ...]] = []
     late: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
-    for subject in subjects.values():
+    for subject in subjects:
         changes = subject.changes
         assert changes is not None
         before = len(subject.keys)
@@ -239,6 +249,7 @@ def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int
         steps.append(
             (
                 subject.id,
+                subject.share,
                 subject.state_id,
                 subject.job["upto"],
                 json.dumps(changes.ordering),
@@ -255,12 +266,12 @@ def write(queries: Queries, subjects: dict[int, Subject], born: int) -> dict[int
     return queries.write(keys, opened, late, steps)
 
 
-def publish(queries: Queries, subject: Subject, broker: str) -> Optional[Statement]:
-    """Publish what was detected; payloads are put into the constituents as they are."""
+def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, str]) -> Optional[Statement]:
+    """Publish what was detected; payloads are put into the constituents as they are. moments: times as text."""
     definition = subject.known.definition
     bound = None
     if subject.pairs:
-        tell = PairTeller(definition).write
+        tell = PairTeller(definition, moments).write
         starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
         ends = [last[2] for _, _, last in subject.pairs]
         detected = ends

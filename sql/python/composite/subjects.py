@@ -1,5 +1,6 @@
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
 from composite.definition import Definition
@@ -7,6 +8,7 @@ from composite.described import define_from, leaf_nodes
 from composite.detector import Changes, State
 from composite.gathering import Gathered, PartArrival
 from composite.graph import Graph, build
+from composite.keys import share_of
 from composite.points import Event
 from composite.rows import KeyRow, Row
 from composite.sequence import Moment, Pair, sequence_of
@@ -43,11 +45,14 @@ class Kept(NamedTuple):
 
 
 class Subject:
-    """Hold one composite event for the time of a step."""
+    """Hold one composite event, or one share of its keys, for the time of a step."""
 
     def __init__(self, job: dict[str, Any], known: Known) -> None:
         self.job = job
         self.id: int = job["composite_id"]
+        self.share: int = job["share"]
+        self.shares: int = job["shares"]
+        self.owned: dict[Any, bool] = {}
         self.state_id: int = job["state_id"]
         self.known = known
         self.arrivals: list[Gathered] = []
@@ -83,11 +88,28 @@ class Subject:
         return self.known.is_sequence and self.job["parts"] is None and self.job["asked"] is None
 
     def touched_keys(self) -> set[Any]:
-        """Return the keys of the events."""
+        """Return the keys of the events, those of other shares left out."""
         keys = {arrival[2] for arrival in self.arrivals}
         if self.part_arrivals:
             keys.update(key for event in self.events for _, key in event.matches or ())
-        return keys
+        return keys if self.shares == 1 else {key for key in keys if self.owns(key)}
+
+    def owns(self, key: Any) -> bool:
+        """Tell whether a key is detected here, and not in another share."""
+        if self.shares == 1:
+            return True
+        owned = self.owned.get(key)
+        if owned is None:
+            owned = self.owned[key] = share_of(key, self.shares) == self.share
+        return owned
+
+    def leave_others(self) -> None:
+        """Let the events of other shares match nothing here; they tell the time, as all do."""
+        if self.shares > 1:
+            self.events = [
+                event._replace(matches=[match for match in event.matches or () if self.owns(match[1])])
+                for event in self.events
+            ]
 
     @property
     def by_arrival(self) -> bool:
@@ -97,25 +119,26 @@ class Subject:
 
 def recall(memory: dict[str, Any], subject: Subject) -> None:
     """Take the state over that this session has left behind, unless another one has taken a step since."""
-    states: dict[int, Kept] = memory.setdefault("states", {})
+    states: dict[tuple[int, int], Kept] = memory.setdefault("states", {})
     # Taken out: what fails in this step spoils it.
-    kept = states.pop(subject.id, None)
+    kept = states.pop((subject.id, subject.share), None)
     if kept is not None and kept.step == subject.job["step"] and kept.state.graph is subject.known.graph:
         subject.kept, subject.keys, subject.is_whole, subject.size = kept[1:]
 
 
-def keep(memory: dict[str, Any], subjects: dict[int, Subject], steps: dict[int, int]) -> None:
+def keep(memory: dict[str, Any], subjects: Iterable[Subject], steps: dict[tuple[int, int], int]) -> None:
     """Keep the states for the next step, as long as they are not too large.
 
     Conditions are asked again and again from the same beginning, so a state with conditions is not kept. Whether the
     transaction commits is told by the number of the step: nobody else gets the same one.
     """
-    states: dict[int, Kept] = memory["states"]
-    for subject in subjects.values():
+    states: dict[tuple[int, int], Kept] = memory["states"]
+    for subject in subjects:
         state = subject.state
         if state is not None and not state.step.conditions and subject.size < KEPT_BYTES:
             state.step.forget()
-            states[subject.id] = Kept(steps[subject.id], state, subject.keys, subject.is_whole, subject.size)
+            name = (subject.id, subject.share)
+            states[name] = Kept(steps[name], state, subject.keys, subject.is_whole, subject.size)
     if sum(kept.size for kept in states.values()) > KEPT_BYTES:
         states.clear()
 

@@ -18,11 +18,14 @@ def moment(at: int) -> str:
 
 
 class PairTeller:
-    """Write what sequences of two events are made of; what is the same in many is written once."""
+    """Write what sequences of two events are made of; what is the same in many is written once.
 
-    def __init__(self, definition: Definition) -> None:
+    moments: times that were written before, of other definitions, too.
+    """
+
+    def __init__(self, definition: Definition, moments: dict[int, str]) -> None:
         self.leaves = definition.expression.parts
-        self.moments: dict[int, str] = {}
+        self.moments = moments
         self.heads: tuple[dict[Any, str], dict[Any, str]] = ({}, {})
 
     def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:

@@ -1,0 +1,148 @@
+-- What there is to do: which shares of composite events have events or timers, and what a step of them needs to know.
+-- Locks: none.
+-- Writes: nothing.
+
+drop function if exists pgps_internal.composites_due(bigint, timestamptz, integer),
+    pgps_internal.composites_due(bigint, timestamptz, integer, bigint[]),
+    pgps_internal.step_job(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
+        timestamptz), pgps_internal.step_job(bigint[], bigint[], boolean[], timestamptz);
+create or replace view pgps_internal.share_now as
+select c.composite_id, h.share, h.shares, c as composite, s.step, coalesce((s.step).batch_id, c.after_batch) as reached,
+    exists (select from pgps_internal.composite_part p where p.composite_id = c.composite_id) as has_parts,
+    exists (select from pgps_internal.composite_leaf l
+        where l.composite_id = c.composite_id and l.source is not null) as has_sources
+from pgps_internal.composite c
+join pgps_internal.composite_share h using (composite_id)
+cross join lateral (select (select n from pgps_internal.composite_step n
+    where n.composite_id = h.composite_id and n.share = h.share order by n.row_id desc limit 1) as step) s;
+comment on view pgps_internal.share_now is
+'Each share of a composite event with its last step (null before the first) and the batch up to which it has come';
+
+create or replace view pgps_internal.composite_behind as
+select l.composite_id, min(case when not c.is_active or c.is_pending then c.suspended_batch
+    when g.in_lane then (select p.batch_id from pgps_internal.lane_place p where p.owner = c.owner) end) as upto
+from pgps_internal.composite_leaf l join pgps_internal.member m using (subscription_id)
+join pgps_internal.class c on c.class_id = m.class_id
+left join pgps_internal.signature g on g.signature_id = c.signature_id
+where g.in_lane or not c.is_active or c.is_pending
+group by l.composite_id;
+comment on view pgps_internal.composite_behind is
+'Up to which batch the filters of leaves have been asked, where they may be behind: in lanes, and when suspended';
+
+create or replace function pgps_internal.composites_due(
+    last bigint, now timestamptz, most integer, seat integer = 0, seats integer = 1, among bigint[] = null,
+    shares integer[] = null
+) returns table (composite_id bigint, share integer, upto bigint, is_last boolean)
+language plpgsql stable rows 100
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with c as materialized (
+        -- A lane may be behind, and a suspended filter is to be asked about what came meanwhile: nothing after that is
+        -- taken before, or it would come in another order.
+        select s.composite_id, s.share, (s.composite).state_id, s.step, s.reached,
+            least(composites_due.last, b.upto) as upto, pgps_internal.microseconds(composites_due.now) as now,
+            ((s.composite).parsed ->> 'timed')::boolean and (s.composite).time_basis = 'arrival' as is_timed,
+            (s.step).batch_id is null and ((s.composite).parsed ->> 'ticking')::boolean as is_new_clock
+        from pgps_internal.share_now s
+        left join (select b.* from pgps_internal.composite_behind b offset 0) b using (composite_id)
+        where (s.composite).enabled and (s.composite).owner::text <> (s.composite).owner::oid::text
+            and (s.composite_id + s.share) % composites_due.seats = composites_due.seat
+            and (composites_due.among is null or (s.composite_id, s.share) in (
+                select w.composite_id, w.share
+                from unnest(composites_due.among, composites_due.shares) w(composite_id, share)))
+    ),
+    d as materialized (
+        -- Whole batches, until there are enough events.
+        select c.*, d.next, d.first is not null as has_events
+        from c cross join lateral (
+            select min(r.batch_id) as first, min(r.batch_id) filter (where r.running > composites_due.most) as next
+            from (
+                select d.batch_id, sum(d.events) over (order by d.batch_id) as running
+                from pgps_internal.composite_leaf l
+                join pgps_internal.member m using (subscription_id)
+                cross join lateral (select d.batch_id, d.events from pgps_internal.delivery d
+                    where d.class_id = m.class_id and d.batch_id > greatest(c.reached, m.from_batch)
+                        and d.batch_id <= c.upto order by d.batch_id limit composites_due.most) d
+                where l.composite_id = c.composite_id) r) d
+    )
+    select d.composite_id, d.share, case when d.next is null then d.upto else d.next end,
+        d.next is null and d.upto = composites_due.last
+    from d
+    where d.has_events or d.upto = composites_due.last and (
+        (d.step).idle_at <= composites_due.now
+        or d.is_timed and (d.is_new_clock
+            or exists (select from pgps_internal.composite_key k where k.state_id = d.state_id
+                and k.due >= coalesce(((d.step).ordering ->> 'frontier')::bigint, -4611686018427387904)
+                and k.due < d.now)));
+end
+$$;
+comment on function pgps_internal.composites_due(bigint, timestamptz, integer, integer, integer, bigint[],
+    integer[]) is
+'Shares of composite events that have something to do: up to which batch they go now (about most events), and whether
+that is all there is, so that timers may fire. seat, seats: those of one session of so many; among, shares: of these;
+null = of all';
+
+create or replace function pgps_internal.step_job(
+    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
+) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    with once as materialized (
+        select pgps_internal.interval_types() as intervals,
+            extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval) as max_time
+    ),
+    c as materialized (
+        select (s.composite).*, s.composite as whole, s.share, s.shares, s.step, s.reached, s.has_parts, s.has_sources,
+            w.subject, w.upto, w.is_last
+        from unnest(step_job.composite_ids, step_job.shares, step_job.uptos, step_job.are_last)
+            with ordinality w(composite_id, share, upto, is_last, subject)
+        join pgps_internal.share_now s using (composite_id, share)
+    ),
+    leaf as (
+        select l.type_id, array_agg(l.composite_id order by c.subject, l.leaf) as composites,
+            array_agg(l.leaf order by c.subject, l.leaf) as leaves,
+            array_agg(c.reached order by c.subject, l.leaf) as after,
+            array_agg(c.upto order by c.subject, l.leaf) as upto,
+            array_agg(c.subject order by c.subject, l.leaf) as subjects
+        from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id
+    )
+    select jsonb_build_object('now', pgps_internal.microseconds(step_job.now),
+        'broker', (select p.broker from pgps_internal.progress p),
+        'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
+        'composites', (select jsonb_agg(jsonb_build_object('subject', c.subject, 'composite_id', c.composite_id,
+            'share', c.share, 'shares', c.shares, 'state_id', c.state_id, 'version', c.state_id::text,
+            'step', (c.step).row_id, 'given', c.given, 'ordering', nullif((c.step).ordering, 'null'),
+            'heard', (c.step).heard, 'upto', c.upto, 'open', (c.step).open,
+            'period', (c.parsed -> 'fastest' ->> 'period')::bigint, 'limit', o.max_time,
+            'began', pgps_internal.microseconds(c.began_at),
+            'since', case c.start when 'now' then pgps_internal.microseconds(c.began_at) end,
+            'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
+            'timed', (c.parsed ->> 'timed')::boolean or c.time_basis = 'event',
+            'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
+            'parts', case when c.has_parts then pgps_internal.parts_of(c.whole) end,
+            'part_types', case when c.has_parts then pgps_internal.part_types(c.composite_id) end,
+            'asked', (select h.asked -> 'nodes' from pgps_internal.hosted_part h where h.composite_id = c.composite_id),
+            'type_id', c.type_id, 'owner', c.owner::oid::bigint, 'insert', case when c.parsed -> 'attributes' = '[]'
+            then (select pgps_internal.insert_text(t) from pgps_internal.event_type t where t.type_id = c.type_id) end,
+            'sources', case when c.has_sources then pgps_internal.sources_of(c.composite_id) end,
+            'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
+                    format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
+                from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o))))
+            from c cross join once o),
+        'intervals', (select o.intervals from once o),
+        'types', (select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'type_id', t.type_id,
+            'keys', k.columns, 'hits', pgps_internal.read_hits(t), 'events', pgps_internal.read_events(t, k.columns),
+            'composites', l.composites, 'leaves', l.leaves, 'after', l.after, 'upto', l.upto,
+            'subjects', l.subjects)), '[]')
+            from leaf l join pgps_internal.event_type t using (type_id)
+            cross join lateral (
+                select coalesce(jsonb_agg(distinct p -> 'columns') filter (where p -> 'columns' <> '[]'), '[]')
+                    as columns
+                from c cross join lateral jsonb_array_elements(c.parsed -> 'leaves') p
+                where p ->> 'type' = t.name) k))
+$$;
+comment on function pgps_internal.step_job(bigint[], integer[], bigint[], boolean[], timestamptz) is
+'What pgps_internal.detect_step takes: shares of composite events, their last steps, and up to which batch each goes';
