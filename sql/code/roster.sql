@@ -126,6 +126,7 @@ as $roster$
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
+    ('sweep', 'gaps', 'pgps_internal.sweep_gaps()'),
     ('sweep', 'units', 'pgps_internal.sweep_participants()'),
     ('sweep', 'composite', 'pgps_internal.sweep_composites()'),
     ('sweep', 'hosted', 'pgps_internal.sweep_hosted()'),

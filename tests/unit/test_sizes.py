@@ -16,9 +16,9 @@ _MAKES = re.compile(r"^(?:create or replace (?:function|procedure) ([\w.]+)\(|do
 _QUOTE = re.compile(r"\$\w*\$")
 _ATOMIC = re.compile(r"^begin atomic$", re.MULTILINE)
 
-# One loop over the batches of a lane whose steps share what the handler of its errors looks at; and one statement for
-# each batch of spooled messages. None is added, and one that is shorter is taken out.
-LONGER = {"run_lane", "store_spooled"}
+# One loop over the batches of a lane whose steps share what the handler of its errors looks at. None is added, and one
+# that is shorter is taken out.
+LONGER = {"run_lane"}
 
 
 def files(*endings: str) -> list[Path]:

@@ -22,8 +22,13 @@ begin
     end if;
     v_message := pgps_internal.stored(place_of.id);
     if v_message.id is null then
-        select g.spool_id, g.last_seqn into v_message.spool_id, v_message.seqn
-        from pgps_internal.spool_gap g where g.gap_id = place_of.id;
+        -- A gap that begins in a replay, and goes on beyond it, is told twice, in parts: the first part is meant.
+        select g.spool_id, case when (place_of.mark).phase = 'r' and r.last_seqn > (place_of.mark).seqn
+            and g.first_seqn <= r.last_seqn then least(g.last_seqn, r.last_seqn) else g.last_seqn end
+        into v_message.spool_id, v_message.seqn
+        from pgps_internal.spool_gap g
+        left join pgps_internal.spool_replay r on r.replay_id = (place_of.mark).replay_id
+        where g.gap_id = place_of.id;
     end if;
     if v_message.spool_id = (place_of.spool).spool_id then
         seqn := v_message.seqn;

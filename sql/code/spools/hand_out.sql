@@ -106,12 +106,13 @@ declare
 begin
     -- The oldest are dropped, so nothing lies between the gaps but what is gone: to a member they are one.
     if not (gap_of.reach).is_whole then
-        select max(g.gap_id), greatest(min(g.first_seqn), gap_of.after_seqn + 1), max(g.last_seqn), max(g.noted_at)
+        select max(g.gap_id), min(lower(t.told)), max(upper(t.told)) - 1, max(g.noted_at)
         into v_gap.gap_id, v_gap.first_seqn, v_gap.last_seqn, v_gap.noted_at
         from pgps_internal.spool_gap g
+        cross join lateral (select int8multirange(int8range(g.first_seqn, g.last_seqn, '[]')
+            * int8range(gap_of.after_seqn, null, '()') * int8range(null, gap_of.upto, '(]')) - gap_of.skip as told) t
         where g.spool_id = (gap_of.reach).spool_id and g.reason = 'limit' and g.last_seqn > gap_of.after_seqn
-            and g.last_seqn <= gap_of.upto
-            and not int8range(greatest(g.first_seqn, gap_of.after_seqn + 1), g.last_seqn, '[]') <@ gap_of.skip;
+            and g.first_seqn <= gap_of.upto and not isempty(t.told);
     end if;
     return v_gap;
 end

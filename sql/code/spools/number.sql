@@ -41,24 +41,17 @@ begin
             where x.event_id >= r.lo and x.event_id < r.hi offset 0) l
     ),
     touched as materialized (
-        select s.spool_id, s.persistent, coalesce(t.last_seqn, 0) as last_seqn, coalesce(t.lowest, 0) as lowest,
-            t.replay_pointer, t.checkpoint_pointer, coalesce(t.messages, 0) as messages, coalesce(t.bytes, 0) as bytes,
-            coalesce(t.discarded, 0) as discarded, coalesce(t.emptied, '{}') as emptied, a.is_plain
-                and s.on_limit = 'refuse' as is_plain
+        select t.*, a.is_plain and t.on_limit = 'refuse' as is_plain
         from (select a.spool_id, bool_and(a.verb = 's') as is_plain from asked a group by a.spool_id) a
-        join pgps_internal.spool s using (spool_id)
-        left join lateral (select t.* from pgps_internal.spool_state t where t.spool_id = s.spool_id
-            order by t.batch_id desc limit 1) t on true
+        join pgps_internal.spool_standing t using (spool_id)
     ),
     numbered as materialized (
         select case when t.persistent then p.logged_slot else p.unlogged_slot end as slot, a.*,
-            case when a.verb = 'p'
-                then t.lowest - row_number() over (partition by a.spool_id, a.verb = 'p' order by a.event_id)
-                else t.last_seqn + row_number() over (partition by a.spool_id, a.verb = 'p' order by a.event_id)
-                end as seqn,
+            case a.verb when 'p' then t.lowest - a.place else t.last_seqn + a.place end as seqn,
             pgps_internal.size_of(a.message, a.keys, a.keywords) as bytes
-        from asked a join touched t using (spool_id) cross join pgps_internal.spool_store p
-        where a.verb in ('s', 'c', 'p')
+        from (select a.*, row_number() over (partition by a.spool_id, a.verb = 'p' order by a.event_id) as place
+            from asked a where a.verb in ('s', 'c', 'p')) a
+        join touched t using (spool_id) cross join pgps_internal.spool_store p
     ),
     stored as (
         insert into pgps_internal.spool_message (slot, spool_id, seqn, id, entry, message, keys, keywords, expires,
@@ -74,8 +67,7 @@ begin
         from stored n cross join lateral jsonb_each(n.keys) k where n.keys is not null
     ),
     added as (
-        select n.spool_id, max(n.seqn) as last_seqn, min(n.seqn) as lowest, count(*) as messages,
-            sum(n.bytes) as bytes
+        select n.spool_id, max(n.seqn) as last_seqn, min(n.seqn) as lowest, count(*) as messages, sum(n.bytes) as bytes
         from numbered n group by n.spool_id
     ),
     standing as materialized (

@@ -2,8 +2,8 @@
 -- slot is truncated. No message is deleted by itself, so an old snapshot keeps no dead rows. Beside it the ledgers of
 -- spools and members, whose newest rows are carried over.
 -- Locks: access exclusive on the list of the slots and on one slot, for which it waits a tenth of a second at most:
--- members look all the time.
--- Writes: spool_key, spool_mark, spool_message, spool_replay, spool_slot, spool_state, spool_store.
+-- members look all the time. Where gaps are put together, the turns of the members, for which it waits as long.
+-- Writes: spool_gap, spool_key, spool_mark, spool_message, spool_replay, spool_slot, spool_state, spool_store, turn.
 
 create or replace function pgps_internal.carry_over_spools(ledger text, segment regclass, newest bigint) returns void
 language plpgsql
@@ -270,3 +270,53 @@ begin
 end
 $$;
 comment on function pgps_internal.sweep_replays() is 'Deletes replays in which no member is, or will be';
+
+create or replace function pgps_internal.sweep_gaps() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Fifty more than are put together, so that a spool that drops with every batch is not visited each time.
+    perform pgps_internal.merge_gaps(g.spool_id, g.reason)
+    from (select g.spool_id, g.reason from pgps_internal.spool_gap g
+        group by g.spool_id, g.reason having count(*) > 100) g;
+end
+$$;
+comment on function pgps_internal.sweep_gaps() is
+'Puts the older gaps of spools together that have many; each message that was dropped is still told of';
+
+create or replace function pgps_internal.merge_gaps(spool_id integer, reason text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp set lock_timeout = '100ms'
+as $$
+declare
+    v_members bigint[] := array(select m.member_id from pgps_internal.spool_member m
+        where m.spool_id = merge_gaps.spool_id and merge_gaps.reason = 'limit' order by m.member_id);
+    v_below bigint;
+begin
+    -- Nobody receives meanwhile: the id of a gap that a member has received must stay until it has acknowledged it.
+    insert into pgps_internal.turn (kind, id) select 'h', m from unnest(v_members) m on conflict do nothing;
+    perform from pgps_internal.turn t where t.kind = 'h' and t.id = any (v_members) order by t.id for update;
+    select min(case k.phase when 'n' then k.seqn else -9223372036854775808 end) into v_below
+    from unnest(v_members) m cross join lateral pgps_internal.mark_of(m) k where k.got_count > 0;
+    with older as (
+        delete from pgps_internal.spool_gap g
+        using (select g.gap_id from pgps_internal.spool_gap g
+            where g.spool_id = merge_gaps.spool_id and g.reason = merge_gaps.reason
+                and g.last_seqn <= coalesce(v_below, g.last_seqn)
+            order by g.gap_id desc offset 50) o
+        where g.gap_id = o.gap_id
+        returning g.*
+    )
+    insert into pgps_internal.spool_gap (gap_id, spool_id, first_seqn, last_seqn, messages, reason, noted_at)
+    select max(o.gap_id), merge_gaps.spool_id, min(o.first_seqn), max(o.last_seqn), sum(o.messages),
+        merge_gaps.reason, max(o.noted_at)
+    from older o having count(*) > 0;
+exception when lock_not_available or deadlock_detected then
+    -- Members are at work: the next time.
+    null;
+end
+$$;
+comment on function pgps_internal.merge_gaps(integer, text) is
+'Makes one gap of all gaps of a spool, for one reason, but the newest fifty, and those that a member has received and
+not acknowledged';

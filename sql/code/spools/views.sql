@@ -22,7 +22,8 @@ create or replace view pgps_internal.spool_standing as
 select s.spool_id, case when s.persistent then 0 else 8 end as first_slot,
     case when s.persistent then 7 else 11 end as last_slot, coalesce(t.last_seqn, 0) as last_seqn,
     coalesce(t.lowest, 0) as lowest, t.replay_pointer, t.checkpoint_pointer, coalesce(t.messages, 0) as messages,
-    coalesce(t.bytes, 0) as bytes, coalesce(t.discarded, 0) as discarded, coalesce(t.emptied, '{}') as emptied
+    coalesce(t.bytes, 0) as bytes, coalesce(t.discarded, 0) as discarded, coalesce(t.emptied, '{}') as emptied,
+    s.persistent, s.on_limit
 from pgps_internal.spool s
 left join lateral (select t.* from pgps_internal.spool_state t where t.spool_id = s.spool_id
     order by t.batch_id desc limit 1) t on true;
@@ -84,7 +85,8 @@ from pgps_internal.spool_gap g join pgps_internal.spool s using (spool_id)
 join pgps_internal.spool_right r using (spool_id)
 where r.may_spool or r.may_replay or r.is_admin;
 comment on view pgps.spool_gaps is
-'Messages that were discarded by no call, but since a spool was full (reason limit) or they were old (retention)';
+'Messages that were discarded by no call, but since a spool was full (reason limit) or they were old (retention). Of
+more than a hundred gaps of a spool the older ones are put together into one';
 
 create or replace view pgps.group_members with (security_barrier) as
 select s.name as group_name, c.name as member, pg_get_userbyid(c.owner) as owner,

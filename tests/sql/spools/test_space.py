@@ -176,3 +176,40 @@ def test_the_clock_is_the_brokers(own: psycopg.Connection, clock: Clock) -> None
     fill(spool, 1)
     query = "select spooled_at = '2026-03-01 12:00+00' from pgps.spooled_messages"
     assert value(own, query) is True
+
+
+def test_gaps_are_put_together_and_tell_the_same(own: psycopg.Connection, connect: Connect, own_database: str) -> None:
+    spool = made(own, max_messages=2, on_limit="drop_oldest")
+    away, busy = (Member(connect(dsn=own_database), spool, name) for name in ("away", "busy"))
+    for number in range(1, 101):
+        spool.spool(number)
+    assert busy.take() == ["|", 99, 100]
+    for number in range(101, 121):
+        spool.spool(number)
+    received = rows(busy.connection, "select seqn, id from pgps.receive_spooled('big', 'busy', 1)")
+    query = "select first_seqn, last_seqn, messages from pgps.spool_gaps where spool = 'big' order by 1"
+    assert len(rows(own, query)) == 118
+    rows(own, "select pgps.reclaim()")
+    # What busy has received and not acknowledged stays by itself: it acknowledges it by its id.
+    gaps = rows(own, query)
+    assert gaps == [(1, 50, 50), *((n, n, 1) for n in range(51, 119))]
+    assert busy.ack(received[0][1]) == 1
+    for number in range(121, 163):
+        spool.spool(number)
+    assert len(rows(own, query)) > 100
+    rows(own, "select pgps.reclaim()")
+    gaps = rows(own, query)
+    assert len(gaps) == 51
+    assert gaps[0] == (1, 110, 110)
+    assert sum(messages for *_, messages in gaps) == 160
+    assert away.received() == [(160, {"gap": [1, 160]}, False), (161, 161, False), (162, 162, False)]
+    assert busy.received(1) == [(160, {"gap": [119, 160]}, False)]
+    # A replay ends within what was put together, and tells its part of it; what is new tells the rest.
+    spool.pointer(60)
+    away.join(replay=True)
+    parts = rows(away.connection, "select seqn, message, in_replay, id from pgps.receive_spooled('big', 'away', 3)")
+    assert [(seqn, message, again) for seqn, message, again, _ in parts] == [
+        (60, {"gap": [1, 60]}, True), (0, {"replay": "ended"}, False), (160, {"gap": [61, 160]}, False),
+    ]  # fmt: skip
+    assert [away.ack(parts[0][3]), away.ack(parts[1][3]), away.ack(parts[2][3])] == [1, 1, 1]
+    assert away.take() == [161, 162]
