@@ -9,16 +9,23 @@ returns boolean
 language plpgsql stable
 as $$
 begin
-    -- No SET clause, and the cheapest test first: this is asked with every message.
-    -- Administrators change spools and see their statistics. To read messages they grant themselves the privilege.
-    return spool_allows.privilege = 'owner' and pg_has_role(spool_allows.caller, 'pgps_admin', 'usage')
+    -- No SET clause, and one statement for each test, the cheapest first: this is asked with every message, and what is
+    -- not reached costs nothing. Administrators change spools and see their statistics. To read messages they grant
+    -- themselves the privilege.
+    if spool_allows.privilege = 'owner' then
+        if pg_has_role(spool_allows.caller, 'pgps_admin', 'usage') then
+            return true;
+        end if;
+    end if;
+    if pg_has_role(spool_allows.caller, (spool_allows.spool).owner::oid, 'usage') then
         -- regrole prints the bare OID of a role that was dropped.
-        or (spool_allows.spool).owner::text <> (spool_allows.spool).owner::oid::text
-            and pg_has_role(spool_allows.caller, (spool_allows.spool).owner::oid, 'usage')
-        or exists (select from pgps_internal.spool_grant g
-            where g.spool_id = (spool_allows.spool).spool_id and g.privilege = spool_allows.privilege
-                and (g.role = 0 or exists (select from pg_roles r where r.oid = g.role)
-                    and pg_has_role(spool_allows.caller, g.role, 'usage')));
+        if (spool_allows.spool).owner::text <> (spool_allows.spool).owner::oid::text then
+            return true;
+        end if;
+    end if;
+    return exists (select from pgps_internal.spool_grant g
+        where g.spool_id = (spool_allows.spool).spool_id and g.privilege = spool_allows.privilege
+            and (g.role = 0 or pg_has_role(spool_allows.caller, g.role, 'usage')));
 end
 $$;
 comment on function pgps_internal.spool_allows(name, pgps_internal.spool, text) is

@@ -52,7 +52,8 @@ left join lateral (
         count(*) filter (where t.replay_pointer is not null
             and m.seqn between coalesce(t.checkpoint_pointer, m.seqn)
                 and greatest(t.checkpoint_pointer, t.replay_pointer)) as replayable,
-        count(*) filter (where t.replay_pointer is null or m.seqn > t.replay_pointer
+        -- Not checkpoints: they are not played through.
+        count(*) filter (where t.replay_pointer is null or m.seqn > t.replay_pointer and not m.is_checkpoint
             and not coalesce(m.seqn = t.checkpoint_pointer, false)) as fresh
     from pgps_internal.spool_live m where m.spool_id = s.spool_id
 ) l on true
@@ -63,7 +64,7 @@ left join lateral (
 where r.may_spool or r.may_replay or r.is_admin;
 comment on view pgps.spools is
 'The spools that the reader may use; pgps_admin sees all. first_seqn: of the messages that are there; last_seqn: the
-last number given; replayable: messages from the checkpoint pointer to the replay pointer; new: those beyond it;
+last number given; replayable: messages from the checkpoint pointer to the replay pointer; new: those beyond it but checkpoints;
 discarded: how many were so far; members: how many are present; operational: at least one. A member listens to the
 channel.';
 

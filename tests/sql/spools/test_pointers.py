@@ -58,6 +58,9 @@ def test_the_example_of_the_manual_page(spool: Spool) -> None:
     assert spool.contents() == {n: n for n in range(67, 71)} | {71: "checkpoint"}
     columns = ("replay_pointer", "checkpoint_pointer", "first_seqn", "last_seqn", "replayable", "new", "discarded")
     assert spool.standing(*columns) == (66, 71, 67, 71, 1, 4, 66)
+    # The checkpoint before this one is not played through either: it is not new.
+    spool.checkpoint('"another"', discard=Jsonb({"keywords": ["none"]}))
+    assert spool.standing(*columns) == (66, 72, 67, 72, 1, 4, 66)
 
 
 def test_a_checkpoint_may_be_put_at_the_front(spool: Spool) -> None:
