@@ -102,12 +102,12 @@ class Group:
             )()
         self.ask()
         total = sum(self.asked.values()) * (1 + len(_MEMBERS))
-        for member in _MEMBERS:
-            wait_until(
-                lambda m=member: self.noted(m, more="entry is not null and not in_replay") >= total,
-                timeout=180,
-                what=f"{member} has everything",
-            )
+        done = "entry is not null and not in_replay"
+        wait_until(
+            lambda: all(self.noted(member, more=done) >= total for member in _MEMBERS),
+            timeout=300,
+            what="all members have everything",
+        )
 
     def check(self) -> None:
         query = (
