@@ -64,9 +64,9 @@ left join lateral (
 where r.may_spool or r.may_replay or r.is_admin;
 comment on view pgps.spools is
 'The spools that the reader may use; pgps_admin sees all. first_seqn: of the messages that are there; last_seqn: the
-last number given; replayable: messages from the checkpoint pointer to the replay pointer; new: those beyond it but checkpoints;
-discarded: how many were so far; members: how many are present; operational: at least one. A member listens to the
-channel.';
+last number given; replayable: messages from the checkpoint pointer to the replay pointer; new: those beyond it, but for
+checkpoints; discarded: how many were so far; members: how many are present; operational: at least one. A member listens
+to the channel.';
 
 create or replace view pgps.spooled_messages with (security_barrier) as
 select s.name as spool, m.seqn, m.id, m.entry, m.message, m.keys, m.keywords, m.sender::name as sender,
