@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.fix_broker import call, make_type, meanwhile, numbers, publish, rows, take, value
+from tests.fix_broker import call, make_type, meanwhile, numbers, publish, refused, rows, take, value
 from tests.fix_db import Connect
 
 Open = Callable[..., psycopg.Connection]
@@ -77,6 +77,17 @@ def test_unsubscribing_during_a_dispatch(broker: psycopg.Connection, opened: Ope
     session.rollback()
     dispatcher.commit()
     assert take(broker, "s") == [1, 2]
+
+
+def test_a_type_that_somebody_creates_at_the_same_time_exists_already(broker: psycopg.Connection, opened: Open) -> None:
+    first, second = opened(autocommit=False), opened()
+    call(first, "create_event_type", "tock", "n integer")
+
+    def create() -> None:
+        call(second, "create_event_type", "tock", "n integer")
+
+    with refused("42710", 'event type "tock" exists already'), meanwhile(broker, second, create):
+        first.commit()
 
 
 def test_dropping_a_type_during_a_dispatch(broker: psycopg.Connection, opened: Open) -> None:

@@ -192,8 +192,14 @@ begin
     v_name := pgps._call('prepare_type', pg_catalog.jsonb_build_object('name', create_event_type.name)) #>> '{}';
     -- Executed as the caller, so that all code in the attribute list runs with the caller's rights. The list is written
     -- as the parser understood it, and do_build_type checks that it made these columns.
-    execute pg_catalog.format('create table pgps_event.%I (%s _producer text, _producer_seq bigint)',
-        v_name, pg_catalog.concat(nullif(v_list, ''), case when v_list <> '' then ',' end));
+    begin
+        execute pg_catalog.format('create table pgps_event.%I (%s _producer text, _producer_seq bigint)',
+            v_name, pg_catalog.concat(nullif(v_list, ''), case when v_list <> '' then ',' end));
+    exception when unique_violation then
+        -- Somebody else, a link perhaps, has created it since prepare_type looked, and committed only now.
+        raise exception 'event type "%" exists already', v_name using errcode = '42710',
+            hint = 'Choose another name, or change it with pgps.alter_event_type.';
+    end;
     perform pgps._call('build_type', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_name),
         'attributes', pg_catalog.jsonb_extract_path(v_attributes, 'names'),
         'visibility', create_event_type.visibility, 'reliability', create_event_type.reliability,
