@@ -231,3 +231,32 @@ def test_a_changed_filter_travels_and_what_both_want_comes_without_a_break(broke
             call(b.admin, "ack", "mine")
             assert filters_from(a, "b") == [wanted or None]
             assert value(b.admin, "select count(*) from pgps_internal.pushed") == 1
+
+
+def test_an_open_transaction_that_ends_a_subscription_holds_up_no_link(brokers: Brokers, connect: Connect) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "mine", "tick", scope="global")
+        settle([a, b], links)
+        # One that links have not heard of yet, and one whose filter they have just been told.
+        call(b.admin, "subscribe", "told", "tick", filter="n < 9", scope="global")
+        links[0].back.move()
+        call(b.admin, "subscribe", "new", "tick", filter="n < 8", scope="global")
+        publish(a.admin, "tick", 1)
+        for session in (links[0].back.source, links[0].out.target):
+            rows(session, "set lock_timeout = '20s'")
+        ending = connect(dsn=b.dsn)
+        with ending.transaction(force_rollback=True):
+            for name in ("told", "new"):
+                call(ending, "unsubscribe", name)
+            settle([a, b], links)
+            publish(a.admin, "tick", 2)
+            settle([a, b], links)
+            assert [n for _, n in received(b, "mine")] == [1, 2]
+        # They go on, since their end was taken back.
+        settle([a, b], links)
+        publish(a.admin, "tick", 3)
+        settle([a, b], links)
+        assert [received(b, name)[-1:] for name in ("mine", "told", "new")] == [[("a", 3)]] * 3

@@ -38,6 +38,8 @@ declare
     v_classes bigint[];
     v_class bigint;
 begin
+    -- Before its members: by this row sessions that receive over links see that they need not wait for them.
+    perform from pgps_internal.subscription s where s.subscription_id = drop_subscription.subscription_id for update;
     perform pgps_internal.hold_owner(s.owner::oid), pgps_internal.retire(s, true) from pgps_internal.subscription s
     where s.subscription_id = drop_subscription.subscription_id;
     perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p

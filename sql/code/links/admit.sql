@@ -132,22 +132,33 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_early bigint[];
 begin
     -- A batch has items of several types and origins, in any order, and so had these locks: two sessions that receive
     -- from different neighbours waited for each other.
     perform pgps_internal.hold_skips();
     -- First those that a lane has yet to make members: if it does so meanwhile, they are found among the members below.
     perform pgps_internal.skip_joining(skip_early.ids, skip_early.types, skip_early.origin_id, skip_early.upto);
+    -- A subscription that somebody is ending has no need of it, and his transaction may stay open.
+    select array_agg(s.subscription_id) into v_early from (
+        select x.subscription_id from pgps_internal.subscription x
+        where x.subscription_id in (select e.subscription_id from pgps_internal.early e
+            where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
+                and e.type_id = any (skip_early.types))
+        order by x.subscription_id for key share skip locked) s;
     -- Rows are locked in one order, here and in pgps_internal.admit_rewound, because sessions that receive from
     -- different origins lock the same rows.
     perform from pgps_internal.member m
-    where (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
+    where m.subscription_id = any (v_early)
+        and (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
         where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
             and e.type_id = any (skip_early.types))
     order by m.subscription_id, m.class_id for no key update;
     update pgps_internal.member m set skip = m.skip + skip_early.ids
     from pgps_internal.early e
-    where e.origin_id = skip_early.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
+    where m.subscription_id = any (v_early)
+        and e.origin_id = skip_early.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
         and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types);
 end
 $$;

@@ -177,6 +177,8 @@ begin
         where s.scope = 'global'
             and not exists (select from pgps_internal.pushed p where p.subscription_id = s.subscription_id
             and p.type_id = m.type_id and p.is_current)
+        -- Whoever ends the subscription may keep his transaction open: no link waits for him.
+        for key share of s skip locked
     loop
         v_filter := null;
         v_types := null;
