@@ -4,9 +4,12 @@
 
 create or replace function pgps_internal.attributes_of(endpoint regclass)
 returns table (name text, type text, not_null boolean, default_value text, collate_clause text)
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
+    -- Not in SQL, which would be planned anew in each of the dozens of calls that making a type takes.
+    return query
     select a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
         coalesce((select format('collate %I.%I', n.nspname, c.collname) from pg_collation c
             join pg_namespace n on n.oid = c.collnamespace
@@ -16,7 +19,8 @@ as $$
     left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
     where a.attrelid = attributes_of.endpoint and a.attnum > 0 and not a.attisdropped
         and a.attname not in ('_producer', '_producer_seq')
-    order by a.attnum
+    order by a.attnum;
+end
 $$;
 comment on function pgps_internal.attributes_of(regclass) is
 'The attributes of an event type in order, without the producer columns';
