@@ -43,7 +43,7 @@
 \ir code/types/types.sql
 \ir code/types/expressions.sql
 \ir code/types/type_checks.sql
-\ir code/types/evolve.sql
+\ir code/types/alter.sql
 \ir code/types/queues.sql
 \ir code/types/advertise.sql
 \ir code/types/features.sql
@@ -131,10 +131,11 @@
 \ir code/log/archive.sql
 \ir code/log/loads.sql
 \ir code/log/retention.sql
-\ir code/log/statements.sql
+\ir code/log/statement_language.sql
 
 -- links: Between brokers: identity, neighbours, routes, sending and receiving, rewinding, dropping.
 \ir code/links/identity.sql
+\ir code/links/resume.sql
 \ir code/links/neighbours.sql
 \ir code/links/link_filters.sql
 \ir code/links/interests.sql

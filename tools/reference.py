@@ -49,7 +49,7 @@ people use is in the [reference](../reference.md).
 
 # Scripts by task, in the order in which a new user needs them. Scripts that no group names follow, by folder.
 GROUPS = {
-    "Event types and queues": ["types/types", "types/evolve", "types/queues"],
+    "Event types and queues": ["types/types", "types/alter", "types/queues"],
     "Advertising and publishing": ["types/advertise", "log/publish"],
     "Subscribing": ["deliver/subscribe", "deliver/subscriptions", "deliver/alter"],
     "Receiving": ["deliver/deliver", "deliver/acknowledge", "deliver/receive_rows"],
@@ -71,7 +71,7 @@ GROUPS = {
     ],
     "Active rules": ["types/rules"],
     "Policies": ["types/policies"],
-    "Links": ["links/links", "links/identity", "links/resync", "views/trace"],
+    "Links": ["links/links", "links/identity", "links/resume", "links/resync", "views/trace"],
     "Clients": ["clients/clients", "clients/registrations", "clients/events", "clients/direct"],
     "Requests and replies": ["clients/requests", "clients/replies", "clients/cancel"],
     "Confirming events": ["clients/confirm"],
@@ -80,7 +80,7 @@ GROUPS = {
     "Detecting": ["composite/detect"],
     "Streams: one subscription read by many tasks": ["deliver/streams", "deliver/stream_acks"],
     "Loads: many tasks, one publication": ["log/loads"],
-    "The statement language": ["log/statements"],
+    "The statement language": ["log/statement_language"],
     "Texts taken apart": ["generated/python"],
     "The broker": ["core/settings", "core/entry"],
 }
