@@ -5,8 +5,8 @@ BIN := .venv/bin
 ARGS ?=
 # How long make soak, storm and kills go on; 0 is until stopped.
 SECONDS ?= 0
-# Test processes; the server needs a core, too.
-JOBS ?= 2
+# Test processes, for two cores: a test that waits leaves its core to another.
+JOBS ?= 3
 # The gate says the same of the same commit each time: the order of tests and what is drawn at random are fixed.
 FIXED := --randomly-seed=1 --hypothesis-seed=1
 # Each writes its files, or compares them when called with --check.
