@@ -137,7 +137,8 @@ class Workers:
         )
         self._started.append(worker)
         if ready:
-            wait_until(lambda: _is_ready(worker), what=f"{name} is ready: {worker.messages}")
+            with contextlib.closing(_Look(worker)) as look:
+                wait_until(look.is_ready, what=f"{name} is ready: {worker.messages}")
         return worker
 
     def close(self) -> None:
@@ -146,14 +147,28 @@ class Workers:
                 worker.kill9()
 
 
-def _is_ready(worker: WorkerProcess) -> bool:
-    assert worker.is_running(), worker.messages
-    try:
-        with psycopg.connect(worker.dsn, autocommit=True) as connection:
-            row = connection.execute(sql.SQL(_READY).format(name=worker.name)).fetchone()
-    except psycopg.OperationalError:
-        return False
-    return row is not None and row[0] == 1
+class _Look:
+    """Looks whether a worker is ready, through one session as long as there is a server: to begin one takes longer."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._worker = worker
+        self._connection: psycopg.Connection | None = None
+
+    def is_ready(self) -> bool:
+        assert self._worker.is_running(), self._worker.messages
+        try:
+            if self._connection is None:
+                self._connection = psycopg.connect(self._worker.dsn, autocommit=True)
+            row = self._connection.execute(sql.SQL(_READY).format(name=self._worker.name)).fetchone()
+        except psycopg.OperationalError:
+            self.close()
+            return False
+        return row is not None and row[0] == 1
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 @pytest.fixture

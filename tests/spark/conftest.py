@@ -32,6 +32,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _java_that_compiles_little() -> Iterator[None]:
+    """A session of a test is over before code that the second compiler has made would pay."""
+    little = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", little)  # of the programs
+        patch.setenv("SPARK_LAUNCHER_OPTS", little)  # of what starts them
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session; tasks may fail three times."""
