@@ -107,7 +107,7 @@ def _measure(
     process = start(publisher(dsn), _SCRIPTS[name], ["--rate", str(per_second)], seconds=seconds, clients=4)
     output, _ = process.communicate()
     rate(output)
-    time.sleep(0.5)
+    time.sleep(0.5)  # what was published last is on its way
     seen = client.result()
     sent = int(output.split("number of transactions actually processed: ")[1].split()[0].split("/")[0])
     if len(seen) != sent:

@@ -80,7 +80,7 @@ def _measure(chain: Chain, client: Waiting, seconds: int) -> list[float]:
     process = start(publisher(chain.dsns[0]), _SCRIPT, ["--rate", str(PER_SECOND)], seconds=seconds, clients=4)
     output, _ = process.communicate()
     rate(output)
-    time.sleep(1.0)
+    time.sleep(1.0)  # what was published last is on its way
     committed: dict[int, float] = dict(
         chain.first.execute(
             "select l.volume::bigint, extract(epoch from pg_xact_commit_timestamp(l.xid::xid))::float8"

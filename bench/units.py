@@ -228,7 +228,7 @@ def rate(way: Opens, seconds: float) -> float:
     while warm.value < PAIRS:
         time.sleep(0.1)
     began = time.monotonic()
-    time.sleep(seconds)
+    time.sleep(seconds)  # this long it is measured
     stop.set()
     ended = [end for _ in processes for end in results.get() if began <= end < began + seconds]
     for process in processes:

@@ -90,7 +90,7 @@ async def test_a_subscription_never_runs_twice_at_once(agenda: Agenda) -> None:
 
 async def test_takers_wait_until_there_is_work(agenda: Agenda) -> None:
     taker = asyncio.create_task(take(agenda))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # let it begin to wait
     offer(agenda, a=0)
     assert (await taker).subscription == "a"
 
@@ -241,7 +241,7 @@ async def test_settled_returns_when_the_last_turn_is_done(agenda: Agenda) -> Non
     offer(agenda, a=0)
     turn = await take(agenda)
     settled = asyncio.create_task(agenda.settled())
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # let it begin to wait
     assert not settled.done()
     agenda.done(turn, Result(Outcome.NOTHING))
     await asyncio.wait_for(settled, 60)

@@ -57,7 +57,7 @@ async def subscribers(config: Config, seen: list[Seen]) -> AsyncIterator[None]:
         _register(config["plan"], manager, one)
         managers.append(manager)
         tasks.append(asyncio.create_task(manager.run(batch_size=config["plan"]["batch"])))
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # it does not say when it listens
     try:
         yield
     finally:

@@ -61,7 +61,7 @@ async def subscribers(config: Config, seen: list[Seen]) -> AsyncIterator[None]:
                 queues=[f"c{one.index}"], concurrency=_AT_ONCE if plan["eager"] else 1, install_signal_handlers=False
             )
             tasks.append(asyncio.create_task(worker))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # it does not say when it listens
         try:
             yield
         finally:

@@ -30,7 +30,7 @@ def consume(dsn: str, subscription: str, consumer: str | None, seed: str) -> Non
                 while True:
                     _batch(session, subscription, consumer, chance)
         except psycopg.Error:
-            time.sleep(0.05)
+            time.sleep(0.05)  # so long the killed server is left alone
 
 
 def _batch(session: psycopg.Connection, subscription: str, consumer: str | None, chance: random.Random) -> None:
@@ -47,7 +47,7 @@ def _batch(session: psycopg.Connection, subscription: str, consumer: str | None,
         ns = [None] * session.execute(_PROCESS.encode(), [subscription, subscription, most, consumer]).rowcount
     if not ns:
         session.rollback()
-        time.sleep(0.02)
+        time.sleep(0.02)  # until there may be events again
         return
     acked = session.execute("select pgps.ack(%s, consumer => %s)", [subscription, consumer]).fetchone()
     if acked != (len(ns),):

@@ -61,4 +61,4 @@ def _wait(world: World) -> None:
     """Wait until every broker has compared all origins; one that publishes nothing new is not compared again."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and any(value(member.admin, _OPEN) for member in world.members.values()):
-        time.sleep(0.5)
+        time.sleep(0.5)  # between two looks

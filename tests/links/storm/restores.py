@@ -70,6 +70,7 @@ class Storm(World):
                 self._limit(self.members[name])
                 self._forget(name)
         if how == "late":
+            # Nobody has told the brokers; what they publish and carry meanwhile is left to chance.
             time.sleep(2.0)
         with self.held(*names):
             for name in names:

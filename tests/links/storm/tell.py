@@ -93,7 +93,7 @@ def settle(world: World) -> None:
         if not lacks and published > 1:
             break
         assert time.monotonic() < deadline, f"the network does not settle: {lacks} lack something"
-        time.sleep(0.1)
+        time.sleep(0.1)  # before everybody is asked again
     now = time.time()
     for subscription in world.subscriptions:
         subscription.be_sure(world.members, BASE_TYPES, now)
@@ -119,12 +119,13 @@ def _play(world: Storm, say: Progress) -> None:
         say(str(step), 0.2 + 0.5 * min(1.0, world.now / world.script.seconds))
         world.do(step)
     while world.now < world.script.seconds:
-        time.sleep(0.1)
+        time.sleep(0.1)  # the script ends by the clock
         world.do_undone()
     if world.script.calm:
         world.hush()
     world.mend()
     if not world.script.calm:
+        # Load goes on for a while over the mended network; how much of it falls into that is the storm's own chance.
         time.sleep(2.0)
         world.hush()
 

@@ -159,7 +159,7 @@ def rest(world: World, *, quiet: float, still: float = STILL, bound: float = BOU
         said = [f"cannot be done: {step}" for step in world.undone] + unrest(world, seen)
         if now - moved >= (still if said else quiet) or now - began > bound:
             return said
-        time.sleep(0.25)
+        time.sleep(0.25)  # between two looks, which are work for all brokers
 
 
 def look(world: World, verdict: Verdict) -> list[Finding]:
