@@ -79,7 +79,9 @@
 \ir code/deliver/subscriptions.sql
 \ir code/deliver/alter.sql
 \ir code/deliver/troubles.sql
+\ir code/deliver/count_exceptions.sql
 \ir code/deliver/find_exceptions.sql
+\ir code/deliver/find_queued.sql
 \ir code/deliver/find_subscriptions.sql
 \ir code/deliver/consumers.sql
 \ir code/deliver/leases.sql

@@ -269,5 +269,9 @@ alter table pgps_internal.pushed
 alter table pgps_internal.pushed alter column is_current set default true;
 create index pushed_former_idx on pgps_internal.pushed (subscription_id, type_id) where not is_current;
 
+-- Who has subscribed to a type: asked by the views of its queues for each batch, by what shows a broker, and when a type
+-- is dropped.
+create index member_type_idx on pgps_internal.member (type_id);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

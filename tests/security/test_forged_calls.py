@@ -39,7 +39,7 @@ SENSELESS: list[dict[str, Any]] = [
 ]
 
 # They only look.
-_LOOKS = {"find_exceptions", "find_subscriptions"}
+_LOOKS = {"count_exceptions", "find_exceptions", "find_queued", "find_subscriptions"}
 
 
 def forge(connection: psycopg.Connection, verb: str, **args: Any) -> Any:

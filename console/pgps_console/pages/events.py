@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from psycopg.sql import SQL, Composed, Identifier, Literal
-
 from pgps import _catalogue
 from pgps_console.database import Reader, Row
+from pgps_console.pages import queues
 from pgps_console.pages.base import ROWS, Look, NotThere, Page, shorten
 
 __all__ = ["PAGES"]
 
 _KINDS = ("in", "out", "exception")
 _SAMPLE = 10
-_OPERATORS = {"=": SQL("="), "<": SQL("<"), ">": SQL(">"), "contains": SQL("~")}
 
 _TYPES = """
     select t.name, t.owner, t.state, t.visibility, t.reliability, t.subscriptions, t.published, t.last_published_at,
@@ -51,8 +49,7 @@ async def _type(look: Look) -> dict[str, Any]:
     name = look.part("name")
     async with look.access.read() as reader:
         found = await _find(reader, name)
-        sample = await reader.rows(_newest(f"{name}_in", _SAMPLE)) if found["can_subscribe"] else []
-        return {
+        details = {
             "type": found,
             "activity": await reader.first(_ACTIVITY, [name]),
             "privileges": await reader.rows(_catalogue.privileges(f'"{name}"')),
@@ -61,8 +58,8 @@ async def _type(look: Look) -> dict[str, Any]:
             "advertisements": await reader.rows(
                 "select * from pgps.advertisements where event_type = %s order by role, origin limit 50", [name]
             ),
-            "sample": sample,
         }
+    return {**details, "sample": await queues.newest(look, name, _SAMPLE) if found["can_subscribe"] else []}
 
 
 async def _depths(look: Look) -> dict[str, Any]:
@@ -73,10 +70,6 @@ async def _depths(look: Look) -> dict[str, Any]:
     return {"name": name, "queues": {row["kind"]: row for row in rows}, "kinds": _KINDS}
 
 
-def _newest(view: str, most: int) -> Composed:
-    return SQL("select * from pgps_queue.{} order by event_id desc limit {}").format(Identifier(view), Literal(most))
-
-
 async def _queue(look: Look) -> dict[str, Any]:
     name, kind = look.part("name"), look.part("kind")
     if kind not in _KINDS:
@@ -85,52 +78,23 @@ async def _queue(look: Look) -> dict[str, Any]:
     async with look.access.read() as reader:
         found = await _find(reader, name)
         columns = await reader.rows(_COLUMNS, [view])
-        where = _condition(look, [column["name"] for column in columns])
-        # The same event is in the out and the exception queue once for each subscription.
-        order = SQL("event_id desc") if kind == "in" else SQL("event_id desc, subscription desc")
-        query = SQL("select * from pgps_queue.{} q{} order by {} limit {}").format(
-            Identifier(view), where, order, Literal(ROWS + 1)
-        )
-        rows = await reader.rows(query)
+        logged = await reader.rows(_COLUMNS, [f"{name}_log"])
+        audited = await reader.first("select auditable from pgps.queues where queue = %s", [view])
+    names = [column["name"] for column in columns]
+    page = queues.Queue(name, kind, names, [column["name"] for column in logged], queues.condition(look, names))
+    # What is kept for an audit is in the views alone.
+    kept = kind != "in" and audited is not None and audited["auditable"]
     return {
         "type": found,
         "kind": kind,
         "kinds": _KINDS,
         "columns": columns,
-        "operators": list(_OPERATORS),
-        "rows": rows,
-        "more": shorten(rows),
+        "operators": list(queues.OPERATORS),
         "column": look.given("column"),
         "operator": look.given("operator", "="),
         "value": look.given("value"),
+        **await (queues.whole(look, page) if kept else queues.by_key(look, page)),
     }
-
-
-def _condition(look: Look, columns: list[str]) -> Composed:
-    """Return the WHERE clause that the filter and the place in the pages make, "" for none."""
-    tests: list[Composed] = []
-    before, subscription = look.number("before"), look.given("subscription")
-    if before is not None and "subscription" in columns and subscription:
-        # The first test is the one that an index can help with.
-        tests.append(
-            SQL("event_id <= {0} and (event_id, subscription) < ({0}, {1})").format(
-                Literal(before), Literal(subscription)
-            )
-        )
-    elif before is not None:
-        tests.append(SQL("event_id < {}").format(Literal(before)))
-    column, operator, value = look.given("column"), look.given("operator", "="), look.given("value")
-    if column and value:
-        if column not in columns or operator not in _OPERATORS:
-            raise NotThere(f'the queue has no column "{column}", or there is no operator "{operator}"')
-        if operator == "contains":
-            tests.append(SQL("strpos(lower({}::text), lower({})) > 0").format(Identifier(column), Literal(value)))
-        else:
-            # The value has no type of its own, so that PostgreSQL takes it for the column's.
-            tests.append(SQL("{} {} {}").format(Identifier(column), _OPERATORS[operator], Literal(value)))
-    if not tests:
-        return Composed([])
-    return SQL(" where ") + SQL(" and ").join(tests)
 
 
 PAGES = (

@@ -11,15 +11,19 @@ __all__ = ["PAGES"]
 
 _STATES = ("active", "slow", "paused", "suspended", "dead")
 
-_FOUND_OUT = ("slow", "dead")
 _NAMES = "select name from pgps.find_subscriptions(%s, %s, %s, %s, %s)"
 _LIST = "select * from pgps.subscriptions where name = any (%s) order by name"
+# Both are found out by the view, for those only that can be so: who has set dead_after, and who owns a slow lane.
 _BY_STATE = f"""
     select * from pgps.subscriptions
     where state = %(state)s and strpos(name, %(name)s) > 0 and name > coalesce(%(after)s, '')
-        and (%(type)s = '' or event_type = %(type)s)
+        and (%(type)s = '' or event_type = %(type)s) and {{can_be}}
     order by name limit {ROWS + 1}
 """
+_CAN_BE = {
+    "dead": "dead_after is not null",
+    "slow": "owner = any (array(select role from pgps.lanes where state = 'slow'))",
+}
 _LANES = "select * from pgps.lanes where state <> 'idle' order by role limit 50"
 _LANE = "select l.* from pgps.lanes l where l.role = %s"
 _REGISTERED = "select client, mode, style, state, reason from pgps.registrations where subscription = %s"
@@ -29,8 +33,9 @@ async def _subscriptions(look: Look) -> dict[str, Any]:
     name, event_type, state = look.given("name"), look.given("type"), look.given("state")
     given = [name or None, event_type or None, state or None, look.given("after") or None, ROWS + 1]
     async with look.access.ask() as reader:
-        if state in _FOUND_OUT:
-            rows = await reader.rows(_BY_STATE, {"state": state, "name": name, "type": event_type, "after": given[3]})
+        if state in _CAN_BE:
+            query = _BY_STATE.format(can_be=_CAN_BE[state])
+            rows = await reader.rows(query, {"state": state, "name": name, "type": event_type, "after": given[3]})
         else:
             # Names first: figures are computed for those on the page only.
             names = [row["name"] for row in await reader.rows(_NAMES, given)]

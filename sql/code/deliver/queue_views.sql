@@ -46,8 +46,14 @@ begin
             or has_table_privilege(_count_waiting.reader, v_type.endpoint, 'insert')) then
         return null;
     end if;
-    select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
+    select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')), sum(w.hi - w.lo + 1)
+    into v_xids, v_ranges, v_count
     from pgps_internal.undispatched w where w.type_id = v_type.type_id;
+    -- Counting millions would take seconds. The sum is the number, unless statements have published at the same time and
+    -- their ranges overlap.
+    if v_count > 100000 then
+        return v_count;
+    end if;
     -- Columns are qualified: a name alone would mean an attribute, if there is one of that name.
     execute format('select count(*) from unnest($1) w(ids)
         cross join lateral (select l.xid from %s l where l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) '
@@ -57,7 +63,8 @@ begin
 end
 $$;
 comment on function pgps._count_waiting(text, name) is
-'How many events wait for dispatch, counted in the log, since the id ranges of concurrent statements overlap. For
+'How many events wait for dispatch: up to 100,000 counted in the log, since the id ranges of concurrent statements overlap;
+beyond, estimated from these ranges. For
 pgps.queues and pgps.activity, not for applications; null unless the session may be reader and reader may use the event
 type.';
 grant execute on function pgps._count_waiting(text, name) to public;
@@ -126,24 +133,33 @@ comment on view pgps_internal.statement is 'The control queue as far as a reader
 
 create or replace view pgps_internal.pending with (security_barrier) as
 select b.type_id, b.ids
-from pgps_internal.batch_type b join pgps_internal.event_type t using (type_id)
+from pgps_internal.event_type t
+-- Before the batch that some member has acknowledged last nothing waits for anybody.
+cross join lateral (
+    select least(
+        (select min(coalesce(p.acked_batch, -1)) from pgps_internal.member m
+            left join lateral (select p.acked_batch from pgps_internal.position p
+                where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) p on true
+            where m.type_id = t.type_id and not m.takes_batch),
+        (select min(s.batch_id) from pgps_internal.member m join pgps_internal.share s using (subscription_id)
+            where m.type_id = t.type_id and m.takes_batch),
+        (select min(n.batch_id) from pgps_internal.lane_next n where n.type_id = t.type_id)) as batch_id offset 0
+) f
+join pgps_internal.batch_type b on b.type_id = t.type_id and b.batch_id >= f.batch_id
 where has_table_privilege(current_user, t.endpoint, 'select')
-    and exists (
+    and (exists (
+        -- offset 0: members are asked one after the other, and the first one for whom something waits is the answer.
         select from pgps_internal.member m
-        cross join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
-            where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) p
-        where m.type_id = b.type_id and not m.takes_batch and b.batch_id > m.from_batch and b.batch_id >= p.acked_batch
-            and exists (select from pgps_internal.delivery d where d.class_id = m.class_id and d.batch_id = b.batch_id
-                and (d.batch_id > p.acked_batch or upper(b.ids) - 1 > p.acked_event))
-        union all
-        select from pgps_internal.member m
+        left join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
+            where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) p on true
         where m.type_id = b.type_id and not m.takes_batch and b.batch_id > m.from_batch
-            and not exists (select from pgps_internal.position p where p.subscription_id = m.subscription_id)
-            and exists (select from pgps_internal.delivery d where d.class_id = m.class_id and d.batch_id = b.batch_id)
-        union all
-        select from pgps_internal.share s where s.type_id = b.type_id and s.batch_id = b.batch_id
-        union all
-        select from pgps_internal.lane_next n where n.type_id = b.type_id and n.batch_id <= b.batch_id);
+            and b.batch_id >= coalesce(p.acked_batch, -1)
+            and (b.batch_id > coalesce(p.acked_batch, -1) or upper(b.ids) - 1 > coalesce(p.acked_event, 0))
+            and exists (select from pgps_internal.delivery d where d.class_id = m.class_id
+                and d.batch_id = b.batch_id offset 0) offset 0)
+    or exists (select from pgps_internal.member m join pgps_internal.share s using (subscription_id)
+        where m.type_id = b.type_id and m.takes_batch and s.type_id = b.type_id and s.batch_id = b.batch_id offset 0)
+    or exists (select from pgps_internal.lane_next n where n.type_id = b.type_id and n.batch_id <= b.batch_id offset 0));
 comment on view pgps_internal.pending is
 'Events in batches that some lane has not matched, or some subscription has not acknowledged completely; the in queues
 join it';

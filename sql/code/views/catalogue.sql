@@ -32,32 +32,27 @@ failed in dispatch (last_error), their events wait, and hint says what to type (
 create or replace view pgps.queues as
 select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent,
     q.auditable, q.retention,
-    case q.kind
-        when 'in' then d.waiting
-        when 'out' then d.out_depth
-        else d.failed end as depth,
-    case q.kind when 'in' then d.oldest when 'exception' then d.oldest_failure else d.oldest_out end as oldest,
+    case q.kind when 'in' then coalesce(pgps._count_waiting(t.name, current_user), i.waiting)
+        when 'out' then o.depth else f.failed + r.refused end as depth,
+    case q.kind when 'in' then i.oldest when 'out' then o.oldest else least(f.oldest, r.oldest) end as oldest,
     case q.kind when 'in' then (select sum(pg_total_relation_size(i.inhrelid)) from pg_inherits i
         where i.inhparent = t.log)::bigint else null end as size_bytes
 from pgps_internal.queue q
 join pgps_internal.event_type t using (type_id)
-cross join lateral (
-    select coalesce(pgps._count_waiting(t.name, current_user),
-            (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint from pgps_internal.undispatched w
-                where w.type_id = t.type_id)) as waiting,
-        (select min(w.published_at) from pgps_internal.undispatched w where w.type_id = t.type_id) as oldest,
-        (select coalesce(sum(x.depth), 0)::bigint from pgps_internal.backlog x
-            where x.type_id = t.type_id) as out_depth,
-        (select min(x.oldest) from pgps_internal.backlog x where x.type_id = t.type_id) as oldest_out,
-        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id
-            and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled'))
-            + (select count(*) from pgps_internal.rejected r where r.type_id = t.type_id) as failed,
-        least((select min(f.failed_at) from pgps_internal.failure f where f.type_id = t.type_id),
-            (select min(r.failed_at) from pgps_internal.rejected r where r.type_id = t.type_id)) as oldest_failure
-) d
+-- Each queue asks for its own figures only, and once; a query that does not name them does not ask.
+left join lateral (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint as waiting, min(w.published_at) as oldest
+    from pgps_internal.undispatched w where q.kind = 'in' and w.type_id = t.type_id) i on true
+left join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
+    from pgps_internal.backlog x where q.kind = 'out' and x.type_id = t.type_id) o on true
+left join lateral (select count(*) filter (where f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
+        as failed, min(f.failed_at) as oldest
+    from pgps_internal.failure f where q.kind = 'exception' and f.type_id = t.type_id) f on true
+left join lateral (select count(*) as refused, min(r.failed_at) as oldest
+    from pgps_internal.rejected r where q.kind = 'exception' and r.type_id = t.type_id) r on true
 where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.queues is
-'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events';
+'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events: for
+an in queue those that wait for dispatch, of more than 100,000 an estimate. Pages of a queue: pgps.find_queued';
 
 create or replace view pgps.advertisements as
 select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at,
@@ -131,12 +126,13 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
 from pgps_internal.subscription s
 join pgps_internal.standing p using (subscription_id)
 left join pgps_internal.backlog_limit l using (subscription_id)
-cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
-    from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d
-cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts,
+-- Left joins with one row each: what a query does not name is not counted for it.
+left join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
+    from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d on true
+left join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts,
     count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
     count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f
-        where f.subscription_id = s.subscription_id) f
+        where f.subscription_id = s.subscription_id) f on true
 cross join lateral (select
     case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > pgps._clock() - l.dead_after
         then false
