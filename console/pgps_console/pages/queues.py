@@ -16,7 +16,7 @@ __all__ = ["OPERATORS", "Queue", "by_key", "condition", "newest", "whole"]
 OPERATORS = {"=": SQL("="), "<": SQL("<"), ">": SQL(">"), "contains": SQL("~")}
 
 # With a filter a page looks at so many events, and says how far it came.
-_MOST_LOOKS, _EACH = 5, 1000
+_MOST_LOOKS, _EACH = 2, 1000
 _PLACES = """
     select * from pgps.find_queued(%s,
         before_batch => %s, before_event => %s, before_subscription => %s, max_rows => %s)

@@ -99,6 +99,7 @@ def test_pages_of_a_queue_have_what_its_view_has(connect: Connect, role: Callabl
     seen = _same(connect(alice, dsn=own_database), 2)
     assert len(seen["in"]) == 2
     assert {row[2] for row in seen["out"]} >= {"all", "s3", "s63"}
+    rows(admin, f"revoke select on {endpoint('tick')} from public")
     with refused("42501", "tick_in", "grant select"):
         call(connect(role("bob"), dsn=own_database), "find_queued", "tick_in")
     with refused("42704", '"none_in"'):
