@@ -81,6 +81,8 @@
 \ir code/deliver/troubles.sql
 \ir code/deliver/count_exceptions.sql
 \ir code/deliver/find_exceptions.sql
+\ir code/deliver/queued_in.sql
+\ir code/deliver/queued_out.sql
 \ir code/deliver/find_queued.sql
 \ir code/deliver/find_subscriptions.sql
 \ir code/deliver/consumers.sql

@@ -49,8 +49,8 @@ begin
     select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')), sum(w.hi - w.lo + 1)
     into v_xids, v_ranges, v_count
     from pgps_internal.undispatched w where w.type_id = v_type.type_id;
-    -- Counting millions would take seconds. The sum is the number, unless statements have published at the same time and
-    -- their ranges overlap.
+    -- Counting millions would take seconds. The sum is the number, unless statements have published at the same time
+    -- and their ranges overlap.
     if v_count > 100000 then
         return v_count;
     end if;
@@ -63,8 +63,8 @@ begin
 end
 $$;
 comment on function pgps._count_waiting(text, name) is
-'How many events wait for dispatch: up to 100,000 counted in the log, since the id ranges of concurrent statements overlap;
-beyond, estimated from these ranges. For
+'How many events wait for dispatch: up to 100,000 counted in the log, since the id ranges of concurrent statements
+overlap; beyond, estimated from these ranges. For
 pgps.queues and pgps.activity, not for applications; null unless the session may be reader and reader may use the event
 type.';
 grant execute on function pgps._count_waiting(text, name) to public;
@@ -159,7 +159,8 @@ where has_table_privilege(current_user, t.endpoint, 'select')
                 and d.batch_id = b.batch_id offset 0) offset 0)
     or exists (select from pgps_internal.member m join pgps_internal.share s using (subscription_id)
         where m.type_id = b.type_id and m.takes_batch and s.type_id = b.type_id and s.batch_id = b.batch_id offset 0)
-    or exists (select from pgps_internal.lane_next n where n.type_id = b.type_id and n.batch_id <= b.batch_id offset 0));
+    or exists (select from pgps_internal.lane_next n
+        where n.type_id = b.type_id and n.batch_id <= b.batch_id offset 0));
 comment on view pgps_internal.pending is
 'Events in batches that some lane has not matched, or some subscription has not acknowledged completely; the in queues
 join it';

@@ -51,8 +51,8 @@ left join lateral (select count(*) as refused, min(r.failed_at) as oldest
     from pgps_internal.rejected r where q.kind = 'exception' and r.type_id = t.type_id) r on true
 where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.queues is
-'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events: for
-an in queue those that wait for dispatch, of more than 100,000 an estimate. Pages of a queue: pgps.find_queued';
+'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events:
+for an in queue those that wait for dispatch, of more than 100,000 an estimate. Pages of a queue: pgps.find_queued';
 
 create or replace view pgps.advertisements as
 select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at,

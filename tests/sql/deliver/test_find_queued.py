@@ -48,8 +48,8 @@ def _publish(connection: psycopg.Connection, first: int, last: int) -> None:
     rows(connection, f"insert into {endpoint('tick')} (n) select n from generate_series({first}, {last}) n")
 
 
-def test_pages_of_a_queue_have_what_its_view_has(connect: Connect, role: Callable[..., str], own_database: str) -> None:
-    admin, alice = connect(dsn=own_database), role("alice")
+def _furnish(admin: psycopg.Connection) -> None:
+    """Make five batches of 20 events, for subscriptions of every kind."""
     make_type(admin, "tick")
     call(admin, "subscribe", "all", "tick", max_attempts=1)
     call(admin, "subscribe", "odd", "tick", "n % 2 = 1")
@@ -60,6 +60,11 @@ def test_pages_of_a_queue_have_what_its_view_has(connect: Connect, role: Callabl
     for first in range(1, 100, 20):
         _publish(admin, first, first + 19)
         rows(admin, "select pgps.dispatch()")
+
+
+def test_pages_of_a_queue_have_what_its_view_has(connect: Connect, role: Callable[..., str], own_database: str) -> None:
+    admin, alice = connect(dsn=own_database), role("alice")
+    _furnish(admin)
     pages = _same(admin)
     assert len(pages["in"]) == 100
     assert _same(admin, 1000) == pages
