@@ -59,7 +59,7 @@ end;
 comment on function pgps.count_exceptions(text, integer, integer) is
 'How many exceptions the reader''s subscriptions have, all for pgps_admin, in the order of their names: failed, and
 retrying (handed out or tried again); those that have none are left out. Counted up to max_count (1 to 1000000) for
-each: is_limited says that there are more. state: as it was set. after: the last name of the page before; null = from the
-first. At most max_rows (1 to 1000). Errors: 22023 max_count, max_rows.';
+each: is_limited says that there are more. state: as it was set. after: the last name of the page before; null =
+from the first. At most max_rows (1 to 1000). Errors: 22023 max_count, max_rows.';
 
 grant execute on function pgps.count_exceptions(text, integer, integer) to public;

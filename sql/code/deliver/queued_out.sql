@@ -42,7 +42,7 @@ set search_path = pg_catalog, pg_temp
 as $$
     select o.*, m.subscription_id, s.name as subscription, m.skip,
         case when o.batch = p.acked_batch then p.acked_event else -1 end as after_event
-    from pgps_internal.deliveries_of_out(window_of_out.event_type, open_of_out.from_batch,
+    from pgps_internal.deliveries_of_out(open_of_out.event_type, open_of_out.from_batch,
         open_of_out.upto_batch, open_of_out.upto_event,
         open_of_out.deliveries) o
     join pgps_internal.member m on m.class_id = o.class_id and o.batch > m.from_batch and not m.takes_batch
@@ -92,14 +92,12 @@ as $$
     ),
     -- Where not all deliveries are looked at, what lies before the last of them may be incomplete.
     reached as materialized (
-        select o.batch, o.top from open o where window_of_out.deliveries is not null
-        order by o.batch, o.top limit 1
+        select o.batch, o.top from open o where window_of_out.deliveries is not null order by o.batch, o.top limit 1
     ),
     -- So many deliveries have their highest event at or after the cut that no event before it is on the page. Those
     -- whose highest event is none of the page do not count.
     cut as materialized (
-        select o.batch, o.top
-        from open o
+        select o.batch, o.top from open o
         where o.top > o.after_event and not o.top <@ o.skip and (o.ids is null or o.top <@ o.ids)
             and (window_of_out.before_event is null or o.batch < window_of_out.upto_batch
                 or (o.top, o.subscription) < (window_of_out.before_event, window_of_out.before_subscription))
@@ -113,8 +111,7 @@ as $$
         cross join lateral (select case when o.batch = c.batch then greatest(o.after_event, c.top - 1)
             else o.after_event end as event_id offset 0) a
         cross join lateral (
-            select i.event_id
-            from (
+            select i.event_id from (
                 select e.event_id from (select e as event_id from unnest(o.event_ids) e
                     where e > a.event_id and e <= o.upto_event order by e desc offset 0) e
                 union all
@@ -123,10 +120,10 @@ as $$
                 from (select r from unnest(o.ids) r
                     where upper(r) > a.event_id and lower(r) <= o.upto_event order by lower(r) desc offset 0) r
             ) i
-            where not i.event_id <@ o.skip
-                -- Looked up for one event after the other, not for all failures: there may be a million.
-                and not exists (select from pgps_internal.failure f where f.event_id = i.event_id
-                    and f.subscription_id = o.subscription_id and f.state in ('failed', 'settled') offset 0)
+            -- Looked up for one event after the other, not for all failures: there may be a million.
+            where not i.event_id <@ o.skip and not exists (select from pgps_internal.failure f
+                where f.event_id = i.event_id and f.subscription_id = o.subscription_id
+                    and f.state in ('failed', 'settled') offset 0)
             limit window_of_out.most + 1
         ) i
         where c.batch is null or o.batch >= c.batch
