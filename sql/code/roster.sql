@@ -163,6 +163,9 @@ as $roster$
     ('drop_from_rooms', 'clients', 'pgps_internal.drop_registrations_of(event_type)'),
     ('drop_from_rooms', 'deliver', 'pgps_internal.drop_subscriptions_of(event_type)'),
 
+    -- A policy of an event type was made or dropped. Argument: event_type.
+    ('policies_change', 'composite', 'pgps_internal.take_parts_back_of(event_type)'),
+
     -- An administrator sets a setting: a room may refuse the value, or act on it. Arguments: name, value.
     ('setting_changes', 'units', 'pgps_internal.check_uow_setting(setting_changes.name, value)'),
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fix_broker import call, column, make_type, refused, rows, value
+from tests.fix_db import Connect
 from tests.links.rig import Broker, Link, linked, open_link, settle
 
 PLAN = "select expression, broker, forwards, reason from pgps.plan_composite_event('{}') where cardinality(parts) > 0"
@@ -135,6 +136,14 @@ def test_what_a_neighbour_refuses_is_detected_here(scene: Scene) -> None:
         scene.publish(kind, number)
     assert scene.compare("first", "second", "third") == [2, 3, 1]
     assert [crossed(scene.home, name) for name in "abn"] == [2, 2, 2]
+    # What it has begun to detect and does not any more, it would else be silent about.
+    (part,) = scene.parts(scene.ward)
+    call(scene.ward.admin, "alter_composite_event", part, enabled=False)
+    scene.settle()
+    assert scene.plan("first") == [("a ; b", "a", None, 'broker "b": it was stopped there')]
+    for number, kind in ((8, "a"), (9, "b")):
+        scene.publish(kind, number)
+    assert scene.compare("first") == [3]
 
 
 def test_what_is_known_here_alone_is_detected_here(scene: Scene) -> None:
@@ -164,10 +173,46 @@ def test_what_is_known_here_alone_is_detected_here(scene: Scene) -> None:
     scene.publish("b", 8)
     # Recent keeps the initiator; what is not the source's any more does not take its place.
     assert found(scene.home, "from_ward")[1:] == [[["a", "4"], ["b", "8"]]]
-    # A policy that is made later holds: the owner sees nothing of what the neighbour found in these events.
-    rows(scene.home.admin, "alter table pgps_event.a enable row level security")
-    scene.publish("b", 9)
-    assert len(found(scene.home, "from_ward")) == 2
+
+
+def test_what_its_owner_may_see_here_holds_for_what_a_neighbour_detects(
+    scene: Scene, role: Callable[..., str], connect: Connect
+) -> None:
+    owner = role("owner")
+    hidden = "a policy here says what its owner may see"
+
+    def publish(*numbers: int) -> None:
+        for number in numbers:
+            for k in (1, 2):
+                scene.publish("a", number, k)
+                scene.publish("b", number, k)
+
+    def create(name: str) -> None:
+        for broker in (scene.home, scene.alone):
+            rows(broker.admin, f"grant select on pgps_event.a, pgps_event.b, pgps_event.c to {owner}")
+            call(
+                connect(owner, dsn=broker.dsn), "create_composite_event", name, "(a ; b) or c",
+                context="chronicle", max_open=9, partition_by="k", scope="global", auditable=True,
+            )  # fmt: skip
+        scene.settle()
+
+    create("before")
+    assert scene.plan("before")[1:] == [("a ; b", "b", "b", None)]
+    publish(1, 2)
+    # What was detected there is nobody's here: rights on the events may go, and would not take it with them.
+    (part,) = scene.parts(scene.home)
+    with refused("42501", part):
+        rows(connect(owner, dsn=scene.home.dsn), f"select * from pgps_queue.{part}_in")
+    # A policy that is made later holds: the neighbour does not know it, so it is detected here.
+    for broker in (scene.home, scene.alone):
+        call(broker.admin, "create_policy", "a", "first", owner, "k = 1")
+    scene.settle()
+    assert scene.plan("before")[1:] == [("a ; b", "a", None, hidden)]
+    create("behind")
+    assert scene.plan("behind")[1:] == [("a ; b", "a", None, hidden)]
+    publish(3, 4)
+    assert scene.compare("before", "behind") == [6, 2]
+    assert scene.parts(scene.ward) == []
 
 
 def test_a_part_is_altered_and_reset_with_the_whole(scene: Scene) -> None:

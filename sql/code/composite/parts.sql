@@ -46,7 +46,7 @@ as $$
         when x.l ->> 'moment' <> '' then 'events over links count as both moments of an operation'
         when s.client is not null then 'a client is known to its own broker alone'
         when pgps_internal.is_interval(t.endpoint) then 'it is made of composite events'
-        when (select c.relrowsecurity from pg_class c where c.oid = t.endpoint)
+        when t.has_policy
             then 'a policy here says what its owner may see'
         when x.l ->> 'predicate' <> '' and not pgps_internal.is_safe(pgps.parse_filter(x.l ->> 'predicate', t.name,
             pgps_internal.attribute_names(t)), t, (why_here.composite).environment ->> 'search_path')
@@ -112,7 +112,6 @@ begin
                 {"name": "constituents", "type": "jsonb"}]'::jsonb,
             'reliability', (select t.reliability from pgps_internal.event_type t
                 where t.type_id = (make_parts.composite).type_id)));
-        execute format('grant select on %s to %s', v_type.endpoint, (make_parts.composite).owner);
         insert into pgps_internal.composite_part (name, composite_id, leaf, broker_id, broker, nodes, leaves, given)
         values (v_name, (make_parts.composite).composite_id, v_leaf, v_neighbour.broker_id, v_neighbour.name,
             array(select jsonb_array_elements_text(v_part -> 'nodes')),
@@ -143,8 +142,9 @@ as $$
     where p.broker_id = (parts_for.neighbour).broker_id and p.reason is null
     union all
     select 'parted', h.name, jsonb_strip_nulls(jsonb_build_object('name', h.name,
-        'reason', coalesce(h.reason, case when h.composite_id is null then 'it was dropped there' end)))
-    from pgps_internal.hosted_part h
+        'reason', coalesce(h.reason, case when h.composite_id is null then 'it was dropped there'
+            when not c.enabled then coalesce('it is suspended there: ' || c.last_error, 'it was stopped there') end)))
+    from pgps_internal.hosted_part h left join pgps_internal.composite c on c.composite_id = h.composite_id
     where h.neighbour_id = (parts_for.neighbour).neighbour_id
 $$;
 comment on function pgps_internal.parts_for(pgps_internal.neighbour) is
@@ -184,6 +184,20 @@ end
 $$;
 comment on function pgps_internal.take_part_back(pgps_internal.composite_part, text) is
 'Detects a part of a composite event here from now on, because a neighbour does not';
+
+create or replace function pgps_internal.take_parts_back_of(event_type pgps_internal.event_type) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    select pgps_internal.take_part_back(p, 'a policy here says what its owner may see')
+    from pgps_internal.composite_part p
+    where p.reason is null and (take_parts_back_of.event_type).has_policy and exists (
+        select from pgps_internal.composite_leaf l where l.composite_id = p.composite_id
+            and l.leaf = any (p.leaves) and l.type_id = (take_parts_back_of.event_type).type_id)
+    order by p.name
+$$;
+comment on function pgps_internal.take_parts_back_of(pgps_internal.event_type) is
+'Detects here from now on what neighbours detected in the events of a type that has a policy now: they do not know it';
 
 create or replace function pgps_internal.change_parts(composite pgps_internal.composite) returns void
 language plpgsql
@@ -297,8 +311,7 @@ as $$
     from pgps_internal.composite_part p
     where p.composite_id = (parts_of.composite).composite_id and not exists (
         select from pgps_internal.composite_leaf l join pgps_internal.event_type t using (type_id)
-        join pg_class c on c.oid = t.endpoint
-        where l.composite_id = p.composite_id and l.leaf = any (p.leaves) and (c.relrowsecurity
+        where l.composite_id = p.composite_id and l.leaf = any (p.leaves) and (t.has_policy
             or not has_table_privilege((parts_of.composite).owner::oid, t.endpoint, 'select')))
 $$;
 comment on function pgps_internal.parts_of(pgps_internal.composite) is

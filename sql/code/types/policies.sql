@@ -119,6 +119,7 @@ begin
         execute format('alter policy pgps_all on %s to %s', v_relation, case when v_any then 'pgps_admin'
             else 'public' end);
     end loop;
+    perform pgps_internal.policies_change(v_type);
 end
 $$;
 comment on function pgps_internal.refresh_policies(integer) is
