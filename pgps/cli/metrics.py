@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections import Counter
 from typing import Annotated
 
 import typer
 
 from pgps import _catalogue
 from pgps._metrics import Figure, exposition
+from pgps.cli import doctor as _doctor
 from pgps.cli._command import Session, command
 
 __all__ = ["register"]
@@ -25,14 +27,17 @@ def metrics(
     session: Session,
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two looks.")] = 15.0,
     once: Annotated[bool, typer.Option("--once", help="One look, then leave.")] = False,
+    doctor: Annotated[bool, typer.Option("--doctor", help="Count what pgps doctor finds, too.")] = False,
 ) -> None:
     """Write the broker's figures as Prometheus reads them; with --json an array for each look.
 
-    A worker serves them, and its own, at /metrics. Needs pgps_worker or pgps_admin.
+    A worker serves them, and its own, at /metrics. With --doctor they tell
+    of all that `pgps doctor` finds, which takes longer: look every few
+    minutes. Needs pgps_worker or pgps_admin.
     """
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            found = _look(session)
+            found = _look(session) + (_findings(session) if doctor else [])
             if session.out.json:
                 rows = [{"metric": f.metric, "kind": f.kind, "labels": f.labels, "value": f.value} for f in found]
                 session.out.line(json.dumps(rows))
@@ -61,3 +66,14 @@ def _look(session: Session) -> list[Figure]:
         ):
             found.append(Figure(f"pgps_subscription_{name}", "gauge", labels, float(value)))
     return found
+
+
+def _findings(session: Session) -> list[Figure]:
+    """Count the findings of `pgps doctor` by check and level; each check that found all well says so with a 0."""
+    found = Counter((one.check, one.level.value) for one in _doctor.examine(session))
+    bad = {(check, level): number for (check, level), number in found.items() if level != "ok"}
+    well = {(check, "warning"): 0 for check, _ in found if not any(check == other for other, _ in bad)}
+    return [
+        Figure("pgps_findings", "gauge", {"check": check, "level": level}, float(number))
+        for (check, level), number in sorted((bad | well).items())
+    ]

@@ -1,294 +1,32 @@
-"""Faults that are staged one after the other in one broker: doctor names cause and remedy, and the remedy mends it.
+"""Faults that are staged one after the other in one broker: each is named, and the remedy that is named mends it.
 
-What a person has to mend first, such as a table that was dropped, is done before the remedy is typed as it stands.
+`pgps doctor` and the overview of the console say cause and remedy, and an alert of docker/prometheus fires until it is
+mended. What a person has to mend first, such as a table that was dropped, is done before the remedy is typed as it
+stands.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
-import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+import yaml
 
 from pgps.embedded import EmbeddedCluster
 from tests.cli.conftest import Pgps
-from tests.fix_broker import value
+from tests.cli.faults import FAULTS, Broker, Fault, Found
 from tests.fix_db import wait_until
-from tests.fix_worker import WorkerProcess, Workers, free_port, metrics, workers
+from tests.fix_worker import Workers, metrics, workers
 
 __all__ = ["workers"]
 # A server of its own, which is restarted, a worker, and a command for each step.
-pytestmark = pytest.mark.timeout(600)
-Found = tuple[str, str, str]
-
-
-@dataclass
-class Broker:
-    """A broker with an event type and a subscription, whose faults are staged; what staging holds open is in `held`."""
-
-    dsn: str
-    pgps: Pgps
-    workers: Workers
-    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    worker: WorkerProcess | None = None
-    port: int = 0
-
-    def run(self, *statements: str) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
-    def ask(self, query: str) -> object:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            return value(connection, query)
-
-    def session(self) -> psycopg.Connection:
-        connection = psycopg.connect(self.dsn)
-        self.held.callback(connection.close)
-        return connection
-
-    @property
-    def logged(self) -> str:
-        return self.worker.messages if self.worker else ""
-
-    def start_worker(self, *options: str) -> None:
-        self.port = free_port()
-        self.worker = self.workers(self.dsn, "--health-port", str(self.port), *options)
-
-    def stop_worker(self) -> None:
-        if self.worker is not None:
-            self.worker.stop()
-            self.worker = None
-
-    def doctor(self, check: str) -> list[Found]:
-        """Return level, message and remedy of what is wrong by one check."""
-        done = self.pgps("doctor", "--json", dsn=self.dsn)
-        assert done.out, done.err
-        return [
-            (one["level"], one["message"], one["fix"])
-            for one in done.json
-            if one["check"] == check and one["level"] != "ok"
-        ]
-
-    def type(self, remedy: str) -> None:
-        """Type a remedy as it stands, up to an alternative: commands, and statements for psql."""
-        for part in re.split(r"; (?:then:? )?", re.split(r"; or |, (?:if|when) | \(or ", remedy)[0]):
-            words = shlex.split(part)
-            if words[0] == "pgps-worker":
-                assert conninfo_to_dict(words[2])["dbname"] == conninfo_to_dict(self.dsn)["dbname"]
-                self.start_worker()
-            elif words[0] == "pgps":
-                answer = ["--yes"] if words[2:3] == ["rm"] else []  # a person at a terminal is asked
-                done = self.pgps(*words[1:], *answer, dsn=self.dsn)
-                assert done.status == 0, (remedy, done)
-            elif words[0] in {"select", "alter", "create", "grant", "rollback"}:
-                self.run(part)
-            elif part == "start its consumer":
-                self.run("select count(*) from pgps.take('reader', 1000)")
-            else:
-                pytest.fail(f"nobody can type {part!r} of {remedy!r}")
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong, the check of doctor that sees it, what it says, and what a person mends before the remedy."""
-
-    what: str
-    stage: Callable[[Broker], None]
-    check: str
-    says: str
-    repair: Callable[[Broker], None] = lambda _: None
-    logged: str = ""
-    metric: str = ""
-
-
-def _sql(*statements: str) -> Callable[[Broker], None]:
-    return lambda broker: broker.run(*statements)
-
-
-def _system(setting: str) -> Callable[[Broker], None]:
-    return _sql(f"alter system set {setting} = off", "select pg_reload_conf()")
-
-
-def _wait_behind_a_lock(broker: Broker) -> None:
-    holder, waiter = broker.session(), broker.session()
-    holder.execute("lock table public.ward")
-    pid = waiter.info.backend_pid
-    waiter.pgconn.send_query(b"select * from public.ward")
-    wait_until(lambda: broker.ask(f"select cardinality(pg_blocking_pids({pid}))") == 1)
-    seen = f"select clock_timestamp() > query_start + interval '6 s' from pg_stat_activity where pid = {pid}"
-    wait_until(lambda: broker.ask(seen), what="it has waited for longer than is usual")
-
-
-def _fail_a_callback(broker: Broker) -> None:
-    broker.run(
-        "create function public.on_tick(e pgps_event.tick) returns void language sql as 'select 1 / 0'",
-        "select pgps.subscribe('calls', 'tick', execute => 'public.on_tick', max_attempts => 1)",
-        "insert into pgps_event.tick values (3)",
-    )
-    wait_until(lambda: broker.ask("select failed from pgps.subscriptions where name = 'calls'") == 1)
-
-
-def _take_a_filter_its_table(broker: Broker) -> None:
-    broker.run(
-        "create table public.bed as select 1 as n",
-        "select pgps.subscribe('beds', 'tick', 'n in (select b.n from public.bed b)')",
-        "drop table public.bed",
-        "insert into pgps_event.tick values (1)",
-    )
-
-
-def _set_aside(broker: Broker) -> None:
-    broker.run(
-        "select pgps.create_event_type('frail', 'n integer')",
-        "select pgps.advertise('frail')",
-        "select pgps.subscribe('of_frail', 'frail')",
-        "alter table pgps_internal.frail_audit drop column n cascade",
-        "do $$ begin execute (select format('drop function pgps_internal.part_ids_%s', type_id)"
-        " from pgps_internal.event_type where name = 'frail'); end $$",
-        "insert into pgps_event.frail values (1)",
-    )
-    wait_until(lambda: broker.ask("select count(*) from pgps.event_types where state = 'set aside'") == 1)
-
-
-def _wait_for_a_dispatcher(broker: Broker) -> None:
-    broker.stop_worker()
-    broker.run("insert into pgps_event.tick values (4)")
-
-
-def _leave_a_link(broker: Broker) -> None:
-    broker.stop_worker()
-    broker.run("select pgps.create_link('far', 'host=127.0.0.1 port=1 dbname=nowhere')")
-
-
-def _work(stage: Callable[[Broker], None]) -> Callable[[Broker], None]:
-    """While a worker runs."""
-
-    def staged(broker: Broker) -> None:
-        if broker.worker is None:
-            broker.start_worker()
-        stage(broker)
-
-    return staged
-
-
-FAULTS = [
-    Fault("no worker runs", lambda _: None, "workers", "none: events wait"),
-    Fault("PL/Python was dropped", _sql("drop extension plpython3u cascade"), "plpython3u", "not created"),
-    Fault(
-        "the code is another release's",
-        _sql("update pgps_internal.installation set value = repeat('0', 64) where key = 'code_digest'"),
-        "code",
-        "another release's",
-    ),
-    Fault(
-        "fsync is off", _sql("alter system set fsync = off", "select pg_reload_conf()"), "durability", "fsync is off"
-    ),
-    Fault("commits are not waited for", _system("synchronous_commit"), "durability", "synchronous_commit is off"),
-    Fault(
-        "autovacuum is off", _sql("alter system set autovacuum = off", "select pg_reload_conf()"), "autovacuum", "off"
-    ),
-    Fault(
-        "statements end early",
-        _sql("alter database postgres set statement_timeout = '2s'"),
-        "timeouts",
-        "statement_timeout of database postgres is 2.0 s",
-    ),
-    Fault(
-        "the statements of a role end early",
-        _sql("create role clerk login in role pgps_worker", "alter role clerk set statement_timeout = '1s'"),
-        "timeouts",
-        "statement_timeout of role clerk is 1.0 s",
-    ),
-    Fault("somebody holds a lock", _wait_behind_a_lock, "locks", "holds a lock on public.ward"),
-    Fault(
-        "a queue does not outlive a crash",
-        _sql("select pgps.create_event_type('brittle', 'n integer', persistent => false)"),
-        "durability",
-        '"brittle" promises guaranteed events',
-    ),
-    Fault(
-        "a crash took events",
-        _sql(
-            "select pgps.create_event_type('light', 'n integer', persistent => false)",
-            "select pgps.advertise('light')",
-            "insert into pgps_event.light select generate_series(1, 7)",
-            "truncate pgps_internal.light_log",  # what recovery does with a table that is not logged
-        ),
-        "durability",
-        'about 7 events of "light" are gone',
-    ),
-    Fault(
-        "the owner of a subscription was dropped",
-        _sql(
-            "create role leaver; grant select on pgps_event.tick to leaver",
-            "set role leaver; select pgps.subscribe('left', 'tick')",
-            "reset role; drop owned by leaver; drop role leaver",
-        ),
-        "subscriptions",
-        '"left" is suspended',
-    ),
-    Fault(
-        "a subscription is paused",
-        _work(lambda broker: broker.run("select pgps.pause('reader')", "insert into pgps_event.tick values (1)")),
-        "subscriptions",
-        '"reader" is paused',
-    ),
-    Fault(
-        "a subscriber may not make temporary tables",
-        _work(
-            _sql(
-                "revoke temporary on database postgres from public",
-                "create function public.gets(e pgps_event.tick) returns void language sql as ''",
-                "create role nurse; grant select on pgps_event.tick to nurse; grant usage on schema public to nurse",
-                "alter function public.gets owner to nurse",
-                "set role nurse; select pgps.subscribe('gets', 'tick', execute => 'public.gets')",
-            )
-        ),
-        "temporary",
-        "nurse may not make temporary tables",
-    ),
-    Fault(
-        "a callback fails",
-        _work(_fail_a_callback),
-        "exceptions",
-        "tick",
-        repair=_sql("create or replace function public.on_tick(e pgps_event.tick) returns void language sql as ''"),
-        logged="division by zero",
-        metric='pgps_subscription_failed_events{subscription="calls"} 1',
-    ),
-    Fault(
-        "a filter cannot be evaluated",
-        _work(_take_a_filter_its_table),
-        "subscriptions",
-        '"beds" is suspended: filter: ',
-        repair=_sql("create table public.bed as select 1 as n"),
-        logged="public.bed",
-        metric='pgps_subscription_suspended{subscription="beds"} 1',
-    ),
-    Fault(
-        "the code of an event type fails",
-        _work(_set_aside),
-        "event types",
-        '"frail" is set aside',
-        logged="frail",
-        metric="pgps_event_types_set_aside 1",
-    ),
-    Fault(
-        "nobody takes the events of a subscription",
-        _work(_sql("select pgps.alter_subscription('reader', dead_after => '1 microsecond')")),
-        "consumers",
-        'nobody takes the events of "reader"',
-        metric='pgps_subscription_dead{subscription="reader"} 1',
-    ),
-    Fault("nobody dispatches", _wait_for_a_dispatcher, "dispatcher", "1 events wait to be dispatched"),
-    Fault("nobody connects a link", _leave_a_link, "links", 'no worker here connects "far"'),
-]
+pytestmark = pytest.mark.timeout(1200)
+_RULES = Path(__file__).resolve().parents[2] / "docker" / "prometheus" / "alerts.yml"
+# Minutes after which the longest of the alerts has to fire, if what it is about lasts.
+_LASTS = 90
 
 
 @pytest.fixture
@@ -304,20 +42,53 @@ def broker(own_cluster: EmbeddedCluster, pgps_without_database: Pgps, workers: W
         yield made
 
 
-def test_the_cause_of_each_fault_is_named_and_its_remedy_mends_it(broker: Broker) -> None:
+def test_the_cause_of_each_fault_is_named_and_its_remedy_mends_it(broker: Broker, tmp_path: Path) -> None:
+    tests: list[dict[str, Any]] = []
     for fault in FAULTS:
         fault.stage(broker)
         wait_until(lambda f=fault: _of(broker, f), what=f"{fault.what}: {broker.doctor(fault.check)}")  # type: ignore[misc]
         ((_, _, remedy),) = _of(broker, fault)
+        said = broker.overview()
+        assert fault.says in said, said
+        assert " ".join(remedy.split()) in said, said
         if fault.metric:
             wait_until(lambda f=fault: f.metric in metrics(broker.port), what=fault.metric)  # type: ignore[misc]
         if fault.logged:
             wait_until(lambda f=fault: f.logged in broker.logged, what=f"logged: {fault.logged}")  # type: ignore[misc]
+        tests.append(_lasting(broker.scraped(), fault.fires()))
         fault.repair(broker)
         broker.type(remedy)
         wait_until(lambda f=fault: not _of(broker, f), what=f"{fault.what}: {remedy}: {broker.doctor(fault.check)}")  # type: ignore[misc]
         if fault.metric:
             wait_until(lambda f=fault: f.metric not in metrics(broker.port), what=f"no more: {fault.metric}")  # type: ignore[misc]
+        assert fault.says not in broker.overview()
+    _fire(tests, tmp_path)
+
+
+def _fire(tests: list[dict[str, Any]], directory: Path) -> None:
+    """Let promtool run its tests: the alert of each fault fires if the fault lasts."""
+    path = directory / "faults.yml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(_RULES)], "evaluation_interval": "1m", "tests": tests}))
+    done = subprocess.run(["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _lasting(scraped: str, labels: dict[str, str]) -> dict[str, Any]:
+    """Return a test of promtool: an alert with such labels fires when what was scraped stays as it is."""
+    chosen = ",".join(f'{name}="{text}"' for name, text in labels.items())
+    series = [line.rpartition(" ") for line in scraped.splitlines() if not line.startswith("#")]
+    return {
+        "name": chosen,
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{value}x{_LASTS}"} for name, _, value in series],
+        "promql_expr_test": [
+            {
+                "expr": f'group by ({", ".join(labels)}) (ALERTS{{alertstate="firing",{chosen}}})',
+                "eval_time": f"{_LASTS}m",
+                "exp_samples": [{"labels": f"{{{chosen}}}", "value": 1}],
+            }
+        ],
+    }
 
 
 def _of(broker: Broker, fault: Fault) -> list[Found]:

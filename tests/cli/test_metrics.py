@@ -51,6 +51,12 @@ def test_the_figures_of_a_broker_are_what_prometheus_reads(
         [*_PGPS, "metrics", "--once", "--json", "--dsn", own_database], capture_output=True, text=True, check=True
     )
     assert {"pgps_batches_total", "pgps_log_bytes"} <= {row["metric"] for row in json.loads(listed.stdout)}
+    examined = subprocess.run(
+        [*_PGPS, "metrics", "--once", "--doctor", "--dsn", own_database], capture_output=True, text=True, check=True
+    )
+    assert 'pgps_findings{check="workers",level="warning"} 1\n' in examined.stdout
+    assert 'pgps_findings{check="connections",level="warning"} 0\n' in examined.stdout
+    _promtool("check", "metrics", text=_with_help(examined.stdout))
     with refused("42501"):
         rows(connect(role("alice"), dsn=own_database), _catalogue.METRICS)
 
@@ -65,6 +71,7 @@ def test_alerts_are_valid_fire_when_they_should_and_are_about_metrics_that_exist
     _promtool("test", "rules", "alerts_test.yml")
     told = (_ROOT / "sql" / "code" / "views" / "metrics.sql").read_text()
     health = (_ROOT / "worker" / "pgps_worker" / "health.py").read_text()
+    told += (_ROOT / "pgps" / "cli" / "metrics.py").read_text()
     rules = yaml.safe_load((_PROMETHEUS / "alerts.yml").read_text())["groups"][0]["rules"]
     for rule in rules:
         assert {"summary", "remedy"} <= set(rule["annotations"])

@@ -21,7 +21,7 @@ from tests.fix_db import Connect
 from tests.links.peer import Origin, Peer
 from tests.links.rig import Broker
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 _PICTURES = {
     "/": "overview",
     "/exceptions": "exceptions",

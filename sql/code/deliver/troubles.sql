@@ -58,13 +58,18 @@ as $$
 #variable_conflict use_column
 begin
     return query
-    select s.name, coalesce(v.state, s.state), left(s.last_error, 1000), coalesce(f.failed, 0), coalesce(f.retrying, 0),
-        f.last_event,
-        case when s.state = 'suspended' then pgps_internal.remedy(s)
+    select s.name, case when r.oid is null then 'suspended' else coalesce(v.state, s.state) end,
+        case when r.oid is null then 'its owner was dropped' else left(s.last_error, 1000) end,
+        coalesce(f.failed, 0), coalesce(f.retrying, 0), f.last_event,
+        case when r.oid is null
+                then format('select pgps.alter_subscription(%1$L, owner => ''…'') or select pgps.unsubscribe(%1$L)',
+                    quote_ident(s.name))
+            when s.state = 'suspended' then pgps_internal.remedy(s)
             when v.state = 'dead'
                 then format('start its consumer; or give it up: select pgps.unsubscribe(%L)', quote_ident(s.name)) end,
         coalesce(g.events, 0), v.depth
     from pgps_internal.subscription s
+    left join pg_roles r on r.oid = s.owner
     left join (
         select f.subscription_id, count(*) filter (where f.state = 'failed') as failed,
             count(*) filter (where f.state = 'retrying') as retrying,
@@ -79,14 +84,14 @@ begin
     left join lateral (select v.state, v.depth from pgps.subscriptions v
         where v.subscription_id = l.subscription_id and v.state = 'dead') v on true
     where not s.is_hidden and (f.subscription_id is not null or g.subscription_id is not null or s.state = 'suspended'
-        or v.state is not null)
+        or v.state is not null or r.oid is null)
     order by s.name;
 end
 $$;
 comment on function pgps.trouble_counts() is
-'For a worker''s metrics: subscriptions that are suspended or dead (then with how many events wait, depth), or have
-events that failed, are tried again or were passed over, how many of each, which event failed last, and what to type for
-one that is suspended or dead. Needs pgps_worker or pgps_admin. Errors: 42501.';
+'For a worker''s metrics: subscriptions that are suspended (also since their owner was dropped) or dead (then with how
+many events wait, depth), or have events that failed, are tried again or were passed over, how many of each, which event
+failed last, and what to type for one that is suspended or dead. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.remedy(subscription pgps_internal.subscription) returns text
 language plpgsql stable

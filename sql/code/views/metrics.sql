@@ -27,7 +27,12 @@ begin
     return query
     select 'pgps_subscriptions', 'gauge', jsonb_build_object('state', x.state), count(s.state)::double precision
     from (values ('active'), ('paused'), ('suspended')) x(state)
-    left join pgps_internal.subscription s on s.state = x.state and not s.is_hidden
+    left join (
+        -- Whose owner was dropped is suspended.
+        select case when r.oid is null then 'suspended' else s.state end as state
+        from pgps_internal.subscription s left join pg_roles r on r.oid = s.owner
+        where not s.is_hidden
+    ) s using (state)
     group by x.state;
     return query
     select 'pgps_link_refused', 'gauge', jsonb_build_object('neighbour', r.neighbour,
