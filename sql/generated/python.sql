@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '357df0cab9e8db77', $python$
+('attribute_list', '46fbf58c1d2658f8', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '357df0cab9e8db77', $python$
+('callback_text', '46fbf58c1d2658f8', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '357df0cab9e8db77', $python$
+('calling', '46fbf58c1d2658f8', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -371,11 +371,15 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
     """Make a call of a function that runs statements, and has a memory in this session."""
 
     def call(*arguments: Any) -> str:
-        return json.dumps(function(db, memory, *arguments))
+        try:
+            return json.dumps(function(db, memory, *arguments))
+        except SqlTextError as error:
+            db.error(error.message, sqlstate=error.sqlstate, hint=error.hint)
+            raise
 
     return call
 $python$),
-('composite.coupled', '357df0cab9e8db77', $python$
+('composite.coupled', '46fbf58c1d2658f8', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -390,6 +394,7 @@ from composite.described import define_from, tests_of
 from composite.detector import Changes, State, detect
 from composite.graph import build
 from composite.keys import key_of
+from composite.limits import combinations_allowed
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.points import Event, position_of, time_of
@@ -518,6 +523,8 @@ def run_task(queries: Queries, job: dict[str, Any], task: Task) -> list[dict[str
         memo = Memo(tests_of(graph))
         while True:
             state = State(graph, memo.callbacks())
+            state.step.heed = queries.heed
+            state.step.most = combinations_allowed(len(task.events), len(graph.nodes))
             load(state, task, chain)
             changes, found = detect(state, task.events)
             if not memo.asked:
@@ -560,7 +567,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '357df0cab9e8db77', $python$
+('composite.definition', '46fbf58c1d2658f8', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -795,7 +802,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '357df0cab9e8db77', $python$
+('composite.described', '46fbf58c1d2658f8', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -932,7 +939,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '357df0cab9e8db77', $python$
+('composite.detector', '46fbf58c1d2658f8', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1328,7 +1335,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '357df0cab9e8db77', $python$
+('composite.entry', '46fbf58c1d2658f8', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1346,7 +1353,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.gathering', '357df0cab9e8db77', $python$
+('composite.gathering', '46fbf58c1d2658f8', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1604,7 +1611,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '357df0cab9e8db77', $python$
+('composite.graph', '46fbf58c1d2658f8', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1831,7 +1838,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '357df0cab9e8db77', $python$
+('composite.keys', '46fbf58c1d2658f8', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1907,7 +1914,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '357df0cab9e8db77', $python$
+('composite.keystate', '46fbf58c1d2658f8', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2050,7 +2057,46 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.matching', '357df0cab9e8db77', $python$
+('composite.limits', '46fbf58c1d2658f8', $python$
+"""How much one step may make: an operator that pairs each with each can make more than any memory holds."""
+
+from collections.abc import Iterable
+
+from lexer import SqlTextError
+
+MADE, MADE_OF_ONE = 200_000, 2
+WRITTEN, WRITTEN_OF_ONE = 1 << 28, 1 << 12
+
+
+class TooMuch(SqlTextError):
+    """Say that a step would make too much."""
+
+    def __init__(self, what: str) -> None:
+        hint = "Give it a smaller max_open, `within` or partition_by, or another context."
+        super().__init__(f"the events of one batch make more than {what}", 1, hint, sqlstate="54000")
+
+
+def combinations_allowed(events: int, nodes: int, left: int = MADE) -> int:
+    """Return how many combinations a step of so many events may make, with a graph of so many nodes.
+
+    left: what the composite events before it in the same step have left of what is allowed beside that.
+    """
+    return left + MADE_OF_ONE * events * nodes
+
+
+def measured(texts: Iterable[str], events: int) -> list[str]:
+    """Return what a step of so many events writes, unless that is too much."""
+    allowed = WRITTEN + WRITTEN_OF_ONE * events
+    found: list[str] = []
+    size = 0
+    for text in texts:
+        size += len(text)
+        if size > allowed:
+            raise TooMuch(f"{allowed >> 20:,} MB of constituents")
+        found.append(text)
+    return found
+$python$),
+('composite.matching', '46fbf58c1d2658f8', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2120,12 +2166,13 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '357df0cab9e8db77', $python$
+('composite.memo', '46fbf58c1d2658f8', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
 from typing import Any, Optional
 
+from composite.limits import WRITTEN, TooMuch
 from composite.stepping import Predicate
 
 ASKED_AT_ONCE = 20_000
@@ -2150,6 +2197,7 @@ class Memo:
         self.texts = list(dict.fromkeys(texts))
         self.known: dict[tuple[str, str], Any] = {}
         self.asked: dict[tuple[str, str], None] = {}
+        self.size = 0
 
     def callbacks(self) -> dict[str, Predicate]:
         """Return for each condition what answers it."""
@@ -2168,6 +2216,9 @@ class Memo:
                 return answer  # type: ignore[no-any-return]
             if len(self.asked) < ASKED_AT_ONCE:
                 self.asked[mark] = None
+                self.size += len(mark[1])
+                if self.size > WRITTEN:
+                    raise TooMuch(f"{WRITTEN >> 20:,} MB of what conditions are asked about")
             return False
 
         return ask
@@ -2186,7 +2237,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '357df0cab9e8db77', $python$
+('composite.occurrences', '46fbf58c1d2658f8', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2275,7 +2326,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '357df0cab9e8db77', $python$
+('composite.ordering', '46fbf58c1d2658f8', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2379,7 +2430,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '357df0cab9e8db77', $python$
+('composite.pairing', '46fbf58c1d2658f8', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2430,10 +2481,12 @@ def pair(step: "Step", state: KeyState, node: Node, ready: Iterator[Occurrence],
     used: list[Occurrence] = []
     if context == "cumulative":
         used = list(ready)
+        step.spend(len(used) >> 3)
         if not used or not step.offer(state, node, joined(node, tuple(used), (last,)), *span((used, (last,)))):
             return
     else:
         for first in ready if context == "chronicle" else list(ready):
+            step.spend()
             groups = joined(node, (first,), (last,))
             if step.offer(state, node, groups, first[START], last[END] if last[END] > first[END] else first[END]):
                 used.append(first)
@@ -2526,6 +2579,7 @@ def meet(
     step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, others: list[tuple[int, Occurrence]]
 ) -> bool:
     """Offer an occurrence with one of each of several other operands."""
+    step.spend()
     groups: list[tuple[Occurrence, ...]] = [()] * node.slots
     groups[role] = (found,)
     start, end = found[START], found[END]
@@ -2561,6 +2615,7 @@ def meet_in_order(
         key=lambda item: item[:2], reverse=newest,
     )  # fmt: skip
     for chosen in combinations(members, wanted - 1):
+        step.spend()
         if len({slot for _, slot, _ in chosen}) == wanted - 1:
             others = [(slot, one) for _, slot, one in chosen]
             if meet(step, state, node, role, found, others):
@@ -2620,6 +2675,7 @@ def meet_together(step: "Step", state: KeyState, node: Node, role: int, found: O
         if sum(1 for opened in open_in if opened) < wanted:
             return False
     groups = [tuple(opened) for opened in open_in]
+    step.spend(sum(map(len, groups)) >> 3)
     if not step.offer(state, node, tuple(groups), *span(groups)):
         return False
     for slot, group in enumerate(groups):
@@ -2644,7 +2700,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '357df0cab9e8db77', $python$
+('composite.parser', '46fbf58c1d2658f8', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -2979,7 +3035,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '357df0cab9e8db77', $python$
+('composite.parts', '46fbf58c1d2658f8', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3123,7 +3179,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '357df0cab9e8db77', $python$
+('composite.points', '46fbf58c1d2658f8', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3247,7 +3303,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '357df0cab9e8db77', $python$
+('composite.queries', '46fbf58c1d2658f8', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 from collections.abc import Iterable
@@ -3453,7 +3509,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '357df0cab9e8db77', $python$
+('composite.rows', '46fbf58c1d2658f8', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3542,7 +3598,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '357df0cab9e8db77', $python$
+('composite.sequence', '46fbf58c1d2658f8', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3637,6 +3693,8 @@ def finish(step: Step, root: Node, state: KeyState, last: Occurrence, found: lis
     """Make what the context makes of what is open and an event that ends it, and close what it uses up."""
     opened, context = state.slots[root.base], step.context
     used = opened[:1] if context == "chronicle" else opened[:]
+    if len(used) > 1:
+        step.spend(len(used) >> 3 if context == "cumulative" else len(used))
     if context == "cumulative":
         found.append((state.key, tuple(used), last))
     else:
@@ -3652,7 +3710,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '357df0cab9e8db77', $python$
+('composite.server', '46fbf58c1d2658f8', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3668,6 +3726,7 @@ from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
 from composite.gathering import Gathered, as_events, gather, part_events
 from composite.keys import EVERYTHING, read_ranges
+from composite.limits import MADE, TooMuch, combinations_allowed, measured
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.ordering import Ordering
@@ -3690,6 +3749,10 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
     gc.disable()
     try:
         return take_all(Queries(db, memory), memory, job)
+    except TooMuch as error:
+        # Another code than that of other limits: a shorter step may make less.
+        db.error(error.message, sqlstate="54001", hint=error.hint)
+        raise
     finally:
         if collects:
             gc.enable()
@@ -3707,8 +3770,9 @@ def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> d
         order(subject, job)
     load_keys(queries, subjects)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
+    left = MADE
     for subject in subjects:
-        run(queries, subject)
+        left = run(queries, subject, left)
     keep(memory, subjects, write(queries, subjects, born))
     told = [subject for subject in subjects if subject.pairs or subject.found]
     moments: dict[int, str] = {}
@@ -3864,13 +3928,18 @@ def load_keys(queries: Queries, subjects: list[Subject]) -> None:
         )
 
 
-def run(queries: Queries, subject: Subject) -> None:
-    """Run the detector, as often as it asks for conditions whose answer is not known yet."""
+def run(queries: Queries, subject: Subject, left: int) -> int:
+    """Run the detector, as often as it asks for conditions whose answer is not known yet.
+
+    left: how many combinations it may make beside those of its own events. Return how many of them it leaves to others:
+    what all of a step have made is in memory at once.
+    """
     job, graph = subject.job, subject.known.graph
     memo = Memo(tests_of(graph))
     while True:
         state = subject.kept or State(graph, memo.callbacks())
         state.step.heed = queries.heed
+        most = state.step.most = combinations_allowed(subject.size_of_batch, len(graph.nodes), left)
         state.load(subject.ordering, subject.loaded, subject.rows)
         if graph.ticking and not subject.partitioned:
             state.start(subject.job["began"])
@@ -3884,7 +3953,7 @@ def run(queries: Queries, subject: Subject) -> None:
             subject.changes, subject.found = detect(state, subject.stream, now)
         subject.state = state
         if not memo.asked:
-            break
+            return min(left, most - state.step.spent)
         memo.learn(queries.answers(job, memo.asked))
 
 
@@ -3930,23 +3999,23 @@ def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, 
         starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
         ends = [last[2] for _, _, last in subject.pairs]
         detected = ends
-        parts = [tell(firsts, last) for _, firsts, last in subject.pairs]
+        parts = measured((tell(firsts, last) for _, firsts, last in subject.pairs), subject.size_of_batch)
     elif subject.job["asked"] is not None:
         told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
         starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
         detected = [one.point for one in subject.found]
-        parts = [text for _, text in told]
+        parts = measured((text for _, text in told), subject.size_of_batch)
     else:
         found = [one.occurrence for one in subject.found]
         starts, ends = [one[1] for one in found], [one[2] for one in found]
         detected = [one.point for one in subject.found]
-        parts = [write_parts(definition, one) for one in found]
+        parts = measured((write_parts(definition, one) for one in found), subject.size_of_batch)
         if subject.job["binds"]:
             bound = [write_given(bind(definition, one)) for one in found]
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
     return queries.publish(subject.job, [*times, starts, ends, parts], bound)
 $python$),
-('composite.stepping', '357df0cab9e8db77', $python$
+('composite.stepping', '46fbf58c1d2658f8', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -3955,6 +4024,7 @@ from typing import Any, NamedTuple, Optional
 
 from composite.graph import Graph, Node, Test
 from composite.keystate import KeyState
+from composite.limits import TooMuch
 from composite.pairing import Inputs, run_any, run_not, run_or, run_seq
 from composite.points import END, GROUPS, NODE, PAYLOAD, START, TIME_BITS, Groups, Occurrence, tick_point
 from composite.times import next_tick
@@ -4000,8 +4070,8 @@ class GivenUp(NamedTuple):
 class Step:
     """Run steps over a graph, and gather what they bring.
 
-    point: where the history is. floor: what began before it has expired. heed: called now and then where only time
-    passes, so that who runs the detector can stop it.
+    point: where the history is. floor: what began before it has expired. heed: called now and then where much is made
+    or only time passes, so that who runs the detector can stop it. most: how many combinations a batch may make.
     """
 
     def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
@@ -4024,11 +4094,26 @@ class Step:
         self.order: list[int] = []
         self.heed: Optional[Callable[[], object]] = None
         self.fired = 0
+        self.most: Optional[int] = None
+        self.spent = 0
+        self.heeded = 0
 
     def forget(self) -> None:
         """Let go of what the last batch has brought."""
         for gathered in (self.found, self.faults, self.given_up):
             gathered.clear()
+        self.spent = self.heeded = 0
+
+    def spend(self, count: int = 1) -> None:
+        """Count combinations that are about to be made: one event may meet many, and so fill any memory."""
+        self.spent += count
+        if self.spent - self.heeded < HEEDED:
+            return
+        self.heeded = self.spent
+        if self.heed is not None:
+            self.heed()
+        if self.most is not None and self.spent > self.most:
+            raise TooMuch(f"{self.most:,} combinations")
 
     def move(self, state: KeyState, point: int) -> None:
         """Go on to a point of the history."""
@@ -4133,6 +4218,8 @@ class Step:
             try:
                 if self.conditions[test.text](bindings(test, occurrence)) is not True:
                     return False
+            except TooMuch:
+                raise
             except Exception as error:
                 self.faults.append(Fault(state.key, node, self.point, test.text, error))
                 return False
@@ -4174,7 +4261,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '357df0cab9e8db77', $python$
+('composite.storing', '46fbf58c1d2658f8', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4254,7 +4341,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '357df0cab9e8db77', $python$
+('composite.subjects', '46fbf58c1d2658f8', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 from collections.abc import Iterable
@@ -4369,6 +4456,11 @@ class Subject:
             ]
 
     @property
+    def size_of_batch(self) -> int:
+        """Return how many events it takes."""
+        return len(self.moments if self.moments is not None else self.events)
+
+    @property
     def by_arrival(self) -> bool:
         """Tell whether events are taken as they come."""
         return self.known.graph.frame.time_basis == "arrival"
@@ -4421,7 +4513,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
     return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
 $python$),
-('composite.syntax', '357df0cab9e8db77', $python$
+('composite.syntax', '46fbf58c1d2658f8', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4526,7 +4618,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '357df0cab9e8db77', $python$
+('composite.takeover', '46fbf58c1d2658f8', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4609,7 +4701,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '357df0cab9e8db77', $python$
+('composite.texts', '46fbf58c1d2658f8', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4812,7 +4904,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '357df0cab9e8db77', $python$
+('composite.times', '46fbf58c1d2658f8', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5014,7 +5106,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '357df0cab9e8db77', $python$
+('composite.told', '46fbf58c1d2658f8', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5089,7 +5181,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '357df0cab9e8db77', $python$
+('composite.trial', '46fbf58c1d2658f8', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5103,6 +5195,7 @@ from composite.detector import State, detect
 from composite.graph import Graph, Node, build
 from composite.keys import canonical_key
 from composite.keystate import KeyState
+from composite.limits import combinations_allowed
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.points import END, ORIGIN, START, Event, Groups, Occurrence, events_of, point_of, time_of
@@ -5130,6 +5223,8 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
             state.step = TracedStep(graph, memo.callbacks(), job["explain"])
             # It notes what happens on the walk through the graph.
             state.sequence = None
+        state.step.heed = queries.heed
+        state.step.most = combinations_allowed(len(stream), len(graph.nodes))
         if graph.ticking and not graph.frame.partitioned and job["began"] is not None:
             state.start(job["began"])
         _, found = detect(state, stream, job["now"] if graph.frame.time_basis == "arrival" else None)
@@ -5301,7 +5396,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '357df0cab9e8db77', $python$
+('composite.windows', '46fbf58c1d2658f8', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5329,6 +5424,7 @@ def run_aperiodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> 
                 step.keep(state, node, 1, found)
         else:
             for window in list(before(step, state, node, found)):
+                step.spend()
                 step.offer(state, node, ((window,), (found,), ()), found[START], found[END])
     if gathers:
         forget_unreachable(state, node)
@@ -5377,6 +5473,7 @@ def offer_gathered(
         found = tuple(ticks for window in windows for ticks in ticks_of(node, window, last))
         groups = (windows, (last,), found)
     if found:
+        step.spend(1 + (len(found) >> 3))
         in_order = node.op in ("a", "a*") and node.children[1].point
         bounds = (found[0][START], found[-1][END]) if in_order else span((found,))
         step.offer(state, node, groups, *bounds)
@@ -5479,6 +5576,7 @@ def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> Non
             continue  # it overlaps the last of a row that is counted from its beginning
         lengths = range(min(node.upper, len(row) + 1), node.amount - 1, -1)
         for length in (lengths[:1] if step.context == "recent" else reversed(lengths)) if not tumbling else lengths[:1]:
+            step.spend(1 + (length >> 3))
             taken = (*row[len(row) + 1 - length :], found)
             step.offer(state, node, (taken,), *span((taken,)))
         if tumbling and len(row) + 1 == node.upper:
@@ -5502,7 +5600,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '357df0cab9e8db77', $python$
+('composite.wire', '46fbf58c1d2658f8', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5573,7 +5671,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '357df0cab9e8db77', $python$
+('filter_literals', '46fbf58c1d2658f8', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5659,7 +5757,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '357df0cab9e8db77', $python$
+('filter_names', '46fbf58c1d2658f8', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5773,7 +5871,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '357df0cab9e8db77', $python$
+('filter_text', '46fbf58c1d2658f8', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6040,7 +6138,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '357df0cab9e8db77', $python$
+('in_select', '46fbf58c1d2658f8', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6140,7 +6238,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '357df0cab9e8db77', $python$
+('keywords', '46fbf58c1d2658f8', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6212,7 +6310,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '357df0cab9e8db77', $python$
+('lexer', '46fbf58c1d2658f8', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6558,7 +6656,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '357df0cab9e8db77', $python$
+('safe_filter', '46fbf58c1d2658f8', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6859,7 +6957,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '357df0cab9e8db77', $python$
+('statement_composite', '46fbf58c1d2658f8', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -6954,7 +7052,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '357df0cab9e8db77', $python$
+('statement_reader', '46fbf58c1d2658f8', $python$
 """Read a statement word by word."""
 
 import re
@@ -7172,7 +7270,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '357df0cab9e8db77', $python$
+('statement_text', '46fbf58c1d2658f8', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7450,7 +7548,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '357df0cab9e8db77', $python$
+('token_lists', '46fbf58c1d2658f8', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7684,7 +7782,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '357df0cab9e8db77', $python$
+('whole_row', '46fbf58c1d2658f8', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7783,7 +7881,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "357df0cab9e8db77"
+digest = "46fbf58c1d2658f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7890,7 +7988,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "357df0cab9e8db77"
+digest = "46fbf58c1d2658f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7990,7 +8088,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "357df0cab9e8db77"
+digest = "46fbf58c1d2658f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8080,7 +8178,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "357df0cab9e8db77"
+digest = "46fbf58c1d2658f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8172,7 +8270,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "357df0cab9e8db77"
+digest = "46fbf58c1d2658f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8190,6 +8288,7 @@ names = [
     "composite.matching",
     "composite.ordering",
     "composite.rows",
+    "composite.limits",
     "composite.pairing",
     "composite.windows",
     "composite.stepping",
@@ -8286,7 +8385,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "357df0cab9e8db77"
+digest = "46fbf58c1d2658f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8304,6 +8403,7 @@ names = [
     "composite.matching",
     "composite.ordering",
     "composite.rows",
+    "composite.limits",
     "composite.pairing",
     "composite.windows",
     "composite.stepping",
@@ -8375,7 +8475,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "357df0cab9e8db77"
+digest = "46fbf58c1d2658f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8393,6 +8493,7 @@ names = [
     "composite.matching",
     "composite.ordering",
     "composite.rows",
+    "composite.limits",
     "composite.pairing",
     "composite.windows",
     "composite.stepping",

@@ -31,6 +31,10 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
     """Make a call of a function that runs statements, and has a memory in this session."""
 
     def call(*arguments: Any) -> str:
-        return json.dumps(function(db, memory, *arguments))
+        try:
+            return json.dumps(function(db, memory, *arguments))
+        except SqlTextError as error:
+            db.error(error.message, sqlstate=error.sqlstate, hint=error.hint)
+            raise
 
     return call

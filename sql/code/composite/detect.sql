@@ -63,6 +63,42 @@ comment on function pgps_internal.take_steps(bigint[], integer[], bigint[], bool
 'Takes a step of each of some shares of composite events, and publishes what was detected. True when timers are due that
 a step of their own has to fire';
 
+create or replace function pgps_internal.shorter_step(
+    composite_id bigint, share integer, upto bigint, now timestamptz
+) returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select max(d.upto)
+    from unnest(array[0, 300, 2500]) most
+    cross join lateral pgps_internal.composites_due((pgps_internal.last_batch()).batch_id, shorter_step.now, most,
+        among => array[shorter_step.composite_id], shares => array[shorter_step.share]) d
+    where d.upto < shorter_step.upto
+$$;
+comment on function pgps_internal.shorter_step(bigint, integer, bigint, timestamptz) is
+'Up to which batch a share of a composite event goes that should not go so far at once; null when that is one batch
+already';
+
+create or replace function pgps_internal.suspend_composite(composite_id bigint, error text) returns void
+language plpgsql
+as $$
+begin
+    -- It stays where it is; the others go on, and so does who dispatches.
+    update pgps_internal.composite c set enabled = false, last_error = suspend_composite.error
+    where c.composite_id = suspend_composite.composite_id;
+    -- For whom it is detected, that neighbour is told.
+    if exists (select from pgps_internal.hosted_part h where h.composite_id = suspend_composite.composite_id) then
+        perform pg_notify('pgps_link', '');
+    end if;
+    raise warning 'composite event "%" is suspended: %',
+        (select t.name from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+            where c.composite_id = suspend_composite.composite_id), suspend_composite.error
+    using hint = 'See pgps.composite_events; go on with pgps.alter_composite_event(name, enabled => true).';
+end
+$$;
+comment on function pgps_internal.suspend_composite(bigint, text) is
+'Stops the detection of a composite event whose step raises, and says why';
+
 create or replace function pgps_internal.try_steps(
     composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
 ) returns boolean
@@ -72,6 +108,9 @@ declare
     v_state text;
     v_error text;
     v_place integer;
+    v_size integer;
+    v_end integer;
+    v_upto bigint;
     v_more boolean := false;
     v_runs_code boolean := (select bool_or(c.parsed -> 'conditions' <> '[]' or c.parsed -> 'attributes' <> '[]')
         from pgps_internal.composite c where c.composite_id = any (try_steps.composite_ids));
@@ -98,25 +137,32 @@ begin
         end if;
     end;
     if cardinality(try_steps.composite_ids) > 1 then
-        for v_place in 1..cardinality(try_steps.composite_ids) loop
-            v_more := pgps_internal.try_steps(try_steps.composite_ids[v_place:v_place],
-                try_steps.shares[v_place:v_place], try_steps.uptos[v_place:v_place],
-                try_steps.are_last[v_place:v_place], try_steps.now) or v_more;
+        -- What they make together may be too much when each of them is well.
+        v_size := case when v_state = '54001' then (cardinality(try_steps.composite_ids) + 1) / 2 else 1 end;
+        for v_place in 1..cardinality(try_steps.composite_ids) by v_size loop
+            v_end := v_place + v_size - 1;
+            v_more := pgps_internal.try_steps(try_steps.composite_ids[v_place:v_end],
+                try_steps.shares[v_place:v_end], try_steps.uptos[v_place:v_end],
+                try_steps.are_last[v_place:v_end], try_steps.now) or v_more;
         end loop;
         return v_more;
     end if;
-    -- It stays where it is; the others go on, and so does who dispatches.
-    update pgps_internal.composite c set enabled = false, last_error = v_error
-    where c.composite_id = try_steps.composite_ids[1];
-    raise warning 'composite event "%" is suspended: %',
-        (select t.name from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
-            where c.composite_id = try_steps.composite_ids[1]), v_error
-    using hint = 'See pgps.composite_events; go on with pgps.alter_composite_event(name, enabled => true).';
+    if v_state = '54001' then
+        v_upto := pgps_internal.shorter_step(try_steps.composite_ids[1], try_steps.shares[1], try_steps.uptos[1],
+            try_steps.now);
+        if v_upto is not null then
+            perform pgps_internal.try_steps(try_steps.composite_ids, try_steps.shares, array[v_upto], array[false],
+                try_steps.now);
+            return true;
+        end if;
+    end if;
+    perform pgps_internal.suspend_composite(try_steps.composite_ids[1], v_error);
     return false;
 end
 $$;
 comment on function pgps_internal.try_steps(bigint[], integer[], bigint[], boolean[], timestamptz) is
-'As take_steps; a composite event whose step raises is suspended, where it was, and the others go on';
+'As take_steps; a composite event whose step raises is suspended, where it was, and the others go on. One that would
+make too much at once goes less far';
 
 create or replace function pgps_internal.detect_due(
     last bigint, now timestamptz, most integer, seat integer, seats integer, late bigint, inout steps bigint,

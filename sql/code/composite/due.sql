@@ -54,7 +54,7 @@ begin
                 from unnest(composites_due.among, composites_due.shares) w(composite_id, share)))
     ),
     d as materialized (
-        -- Whole batches, until there are enough events.
+        -- Whole batches, until there are enough events: one more than that, since a batch may be one event.
         select c.*, d.next, d.first is not null as has_events
         from c cross join lateral (
             select min(r.batch_id) as first, min(r.batch_id) filter (where r.running > composites_due.most) as next
@@ -64,7 +64,7 @@ begin
                 join pgps_internal.member m using (subscription_id)
                 cross join lateral (select d.batch_id, d.events from pgps_internal.delivery d
                     where d.class_id = m.class_id and d.batch_id > greatest(c.reached, m.from_batch)
-                        and d.batch_id <= c.upto order by d.batch_id limit composites_due.most) d
+                        and d.batch_id <= c.upto order by d.batch_id limit composites_due.most + 1) d
                 where l.composite_id = c.composite_id) r) d
     )
     select d.composite_id, d.share, case when d.next is null then d.upto else d.next end,

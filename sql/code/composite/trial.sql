@@ -102,6 +102,23 @@ $$;
 comment on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text) is
 'The events of the leaves that are held and that the caller may see; see pgps.try_composite_event';
 
+create or replace function pgps._found_in(job jsonb) returns jsonb
+language plpgsql
+as $$
+declare
+    v_message text;
+    v_hint text;
+begin
+    return pgps._try_step(_found_in.job::text) -> 'found';
+exception when program_limit_exceeded then
+    -- PL/Python puts the name of its exception before a message.
+    get stacked diagnostics v_message = message_text, v_hint = pg_exception_hint;
+    raise exception '%', pg_catalog.regexp_replace(v_message, '^plpy\.\w+: ', '')
+    using errcode = '54000', hint = v_hint;
+end
+$$;
+comment on function pgps._found_in(jsonb) is 'What a trial detects; see pgps.try_composite_event';
+
 create or replace function pgps.try_composite_event(
     expression text, context text = 'recent', partition_by text = null, within interval = null, filter text = null,
     attributes text = null, time_basis text = 'arrival', lateness interval = '0', max_open integer = null,
@@ -144,7 +161,7 @@ begin
             v_parsed -> 'given' ->> 'time_basis'),
         'tests', (select coalesce(pg_catalog.jsonb_object_agg(c ->> 'text', pgps._write_test(v_parsed, c)), '{}')
             from pg_catalog.jsonb_array_elements(v_parsed -> 'conditions') c));
-    v_found := pgps._try_step(v_job::text) -> 'found';
+    v_found := pgps._found_in(v_job);
     if pg_catalog.jsonb_array_length(v_parsed -> 'attributes') = 0 then
         return query select (f - 'bound' - 'constituents') || pg_catalog.jsonb_build_object('constituents',
             (f ->> 'constituents')::jsonb) from pg_catalog.jsonb_array_elements(v_found) f;
@@ -318,8 +335,9 @@ comment on function pgps.explain_composite_event(text, bigint) is
 paired, replaced, expired, given up, closed, or failed the filter. Told from the events that the broker still holds, by
 detecting in them again. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
-revoke all on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text) from public;
-grant execute on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text),
+revoke all on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text), pgps._found_in(jsonb)
+from public;
+grant execute on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text), pgps._found_in(jsonb),
     pgps.try_composite_event(text, text, text, interval, text, text, text, interval, integer, timestamptz, timestamptz),
     pgps.explain_composite_event(text, bigint)
 to public;

@@ -12,6 +12,7 @@ from composite.described import define_from, tests_of
 from composite.detector import Changes, State, detect
 from composite.graph import build
 from composite.keys import key_of
+from composite.limits import combinations_allowed
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.points import Event, position_of, time_of
@@ -140,6 +141,8 @@ def run_task(queries: Queries, job: dict[str, Any], task: Task) -> list[dict[str
         memo = Memo(tests_of(graph))
         while True:
             state = State(graph, memo.callbacks())
+            state.step.heed = queries.heed
+            state.step.most = combinations_allowed(len(task.events), len(graph.nodes))
             load(state, task, chain)
             changes, found = detect(state, task.events)
             if not memo.asked:

@@ -3,6 +3,7 @@
 import json
 from typing import Any, Optional
 
+from composite.limits import WRITTEN, TooMuch
 from composite.stepping import Predicate
 
 ASKED_AT_ONCE = 20_000
@@ -27,6 +28,7 @@ class Memo:
         self.texts = list(dict.fromkeys(texts))
         self.known: dict[tuple[str, str], Any] = {}
         self.asked: dict[tuple[str, str], None] = {}
+        self.size = 0
 
     def callbacks(self) -> dict[str, Predicate]:
         """Return for each condition what answers it."""
@@ -45,6 +47,9 @@ class Memo:
                 return answer  # type: ignore[no-any-return]
             if len(self.asked) < ASKED_AT_ONCE:
                 self.asked[mark] = None
+                self.size += len(mark[1])
+                if self.size > WRITTEN:
+                    raise TooMuch(f"{WRITTEN >> 20:,} MB of what conditions are asked about")
             return False
 
         return ask

@@ -48,10 +48,12 @@ def pair(step: "Step", state: KeyState, node: Node, ready: Iterator[Occurrence],
     used: list[Occurrence] = []
     if context == "cumulative":
         used = list(ready)
+        step.spend(len(used) >> 3)
         if not used or not step.offer(state, node, joined(node, tuple(used), (last,)), *span((used, (last,)))):
             return
     else:
         for first in ready if context == "chronicle" else list(ready):
+            step.spend()
             groups = joined(node, (first,), (last,))
             if step.offer(state, node, groups, first[START], last[END] if last[END] > first[END] else first[END]):
                 used.append(first)
@@ -144,6 +146,7 @@ def meet(
     step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, others: list[tuple[int, Occurrence]]
 ) -> bool:
     """Offer an occurrence with one of each of several other operands."""
+    step.spend()
     groups: list[tuple[Occurrence, ...]] = [()] * node.slots
     groups[role] = (found,)
     start, end = found[START], found[END]
@@ -179,6 +182,7 @@ def meet_in_order(
         key=lambda item: item[:2], reverse=newest,
     )  # fmt: skip
     for chosen in combinations(members, wanted - 1):
+        step.spend()
         if len({slot for _, slot, _ in chosen}) == wanted - 1:
             others = [(slot, one) for _, slot, one in chosen]
             if meet(step, state, node, role, found, others):
@@ -238,6 +242,7 @@ def meet_together(step: "Step", state: KeyState, node: Node, role: int, found: O
         if sum(1 for opened in open_in if opened) < wanted:
             return False
     groups = [tuple(opened) for opened in open_in]
+    step.spend(sum(map(len, groups)) >> 3)
     if not step.offer(state, node, tuple(groups), *span(groups)):
         return False
     for slot, group in enumerate(groups):

@@ -92,6 +92,8 @@ def finish(step: Step, root: Node, state: KeyState, last: Occurrence, found: lis
     """Make what the context makes of what is open and an event that ends it, and close what it uses up."""
     opened, context = state.slots[root.base], step.context
     used = opened[:1] if context == "chronicle" else opened[:]
+    if len(used) > 1:
+        step.spend(len(used) >> 3 if context == "cumulative" else len(used))
     if context == "cumulative":
         found.append((state.key, tuple(used), last))
     else:

@@ -13,6 +13,7 @@ from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
 from composite.gathering import Gathered, as_events, gather, part_events
 from composite.keys import EVERYTHING, read_ranges
+from composite.limits import MADE, TooMuch, combinations_allowed, measured
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.ordering import Ordering
@@ -35,6 +36,10 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
     gc.disable()
     try:
         return take_all(Queries(db, memory), memory, job)
+    except TooMuch as error:
+        # Another code than that of other limits: a shorter step may make less.
+        db.error(error.message, sqlstate="54001", hint=error.hint)
+        raise
     finally:
         if collects:
             gc.enable()
@@ -52,8 +57,9 @@ def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> d
         order(subject, job)
     load_keys(queries, subjects)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
+    left = MADE
     for subject in subjects:
-        run(queries, subject)
+        left = run(queries, subject, left)
     keep(memory, subjects, write(queries, subjects, born))
     told = [subject for subject in subjects if subject.pairs or subject.found]
     moments: dict[int, str] = {}
@@ -209,13 +215,18 @@ def load_keys(queries: Queries, subjects: list[Subject]) -> None:
         )
 
 
-def run(queries: Queries, subject: Subject) -> None:
-    """Run the detector, as often as it asks for conditions whose answer is not known yet."""
+def run(queries: Queries, subject: Subject, left: int) -> int:
+    """Run the detector, as often as it asks for conditions whose answer is not known yet.
+
+    left: how many combinations it may make beside those of its own events. Return how many of them it leaves to others:
+    what all of a step have made is in memory at once.
+    """
     job, graph = subject.job, subject.known.graph
     memo = Memo(tests_of(graph))
     while True:
         state = subject.kept or State(graph, memo.callbacks())
         state.step.heed = queries.heed
+        most = state.step.most = combinations_allowed(subject.size_of_batch, len(graph.nodes), left)
         state.load(subject.ordering, subject.loaded, subject.rows)
         if graph.ticking and not subject.partitioned:
             state.start(subject.job["began"])
@@ -229,7 +240,7 @@ def run(queries: Queries, subject: Subject) -> None:
             subject.changes, subject.found = detect(state, subject.stream, now)
         subject.state = state
         if not memo.asked:
-            break
+            return min(left, most - state.step.spent)
         memo.learn(queries.answers(job, memo.asked))
 
 
@@ -275,17 +286,17 @@ def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, 
         starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
         ends = [last[2] for _, _, last in subject.pairs]
         detected = ends
-        parts = [tell(firsts, last) for _, firsts, last in subject.pairs]
+        parts = measured((tell(firsts, last) for _, firsts, last in subject.pairs), subject.size_of_batch)
     elif subject.job["asked"] is not None:
         told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
         starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
         detected = [one.point for one in subject.found]
-        parts = [text for _, text in told]
+        parts = measured((text for _, text in told), subject.size_of_batch)
     else:
         found = [one.occurrence for one in subject.found]
         starts, ends = [one[1] for one in found], [one[2] for one in found]
         detected = [one.point for one in subject.found]
-        parts = [write_parts(definition, one) for one in found]
+        parts = measured((write_parts(definition, one) for one in found), subject.size_of_batch)
         if subject.job["binds"]:
             bound = [write_given(bind(definition, one)) for one in found]
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))

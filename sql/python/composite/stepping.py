@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Optional
 
 from composite.graph import Graph, Node, Test
 from composite.keystate import KeyState
+from composite.limits import TooMuch
 from composite.pairing import Inputs, run_any, run_not, run_or, run_seq
 from composite.points import END, GROUPS, NODE, PAYLOAD, START, TIME_BITS, Groups, Occurrence, tick_point
 from composite.times import next_tick
@@ -51,8 +52,8 @@ class GivenUp(NamedTuple):
 class Step:
     """Run steps over a graph, and gather what they bring.
 
-    point: where the history is. floor: what began before it has expired. heed: called now and then where only time
-    passes, so that who runs the detector can stop it.
+    point: where the history is. floor: what began before it has expired. heed: called now and then where much is made
+    or only time passes, so that who runs the detector can stop it. most: how many combinations a batch may make.
     """
 
     def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
@@ -75,11 +76,26 @@ class Step:
         self.order: list[int] = []
         self.heed: Optional[Callable[[], object]] = None
         self.fired = 0
+        self.most: Optional[int] = None
+        self.spent = 0
+        self.heeded = 0
 
     def forget(self) -> None:
         """Let go of what the last batch has brought."""
         for gathered in (self.found, self.faults, self.given_up):
             gathered.clear()
+        self.spent = self.heeded = 0
+
+    def spend(self, count: int = 1) -> None:
+        """Count combinations that are about to be made: one event may meet many, and so fill any memory."""
+        self.spent += count
+        if self.spent - self.heeded < HEEDED:
+            return
+        self.heeded = self.spent
+        if self.heed is not None:
+            self.heed()
+        if self.most is not None and self.spent > self.most:
+            raise TooMuch(f"{self.most:,} combinations")
 
     def move(self, state: KeyState, point: int) -> None:
         """Go on to a point of the history."""
@@ -184,6 +200,8 @@ class Step:
             try:
                 if self.conditions[test.text](bindings(test, occurrence)) is not True:
                     return False
+            except TooMuch:
+                raise
             except Exception as error:
                 self.faults.append(Fault(state.key, node, self.point, test.text, error))
                 return False

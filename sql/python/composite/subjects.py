@@ -112,6 +112,11 @@ class Subject:
             ]
 
     @property
+    def size_of_batch(self) -> int:
+        """Return how many events it takes."""
+        return len(self.moments if self.moments is not None else self.events)
+
+    @property
     def by_arrival(self) -> bool:
         """Tell whether events are taken as they come."""
         return self.known.graph.frame.time_basis == "arrival"

@@ -11,6 +11,7 @@ from composite.detector import State, detect
 from composite.graph import Graph, Node, build
 from composite.keys import canonical_key
 from composite.keystate import KeyState
+from composite.limits import combinations_allowed
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.points import END, ORIGIN, START, Event, Groups, Occurrence, events_of, point_of, time_of
@@ -38,6 +39,8 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
             state.step = TracedStep(graph, memo.callbacks(), job["explain"])
             # It notes what happens on the walk through the graph.
             state.sequence = None
+        state.step.heed = queries.heed
+        state.step.most = combinations_allowed(len(stream), len(graph.nodes))
         if graph.ticking and not graph.frame.partitioned and job["began"] is not None:
             state.start(job["began"])
         _, found = detect(state, stream, job["now"] if graph.frame.time_basis == "arrival" else None)

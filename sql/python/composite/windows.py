@@ -25,6 +25,7 @@ def run_aperiodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> 
                 step.keep(state, node, 1, found)
         else:
             for window in list(before(step, state, node, found)):
+                step.spend()
                 step.offer(state, node, ((window,), (found,), ()), found[START], found[END])
     if gathers:
         forget_unreachable(state, node)
@@ -73,6 +74,7 @@ def offer_gathered(
         found = tuple(ticks for window in windows for ticks in ticks_of(node, window, last))
         groups = (windows, (last,), found)
     if found:
+        step.spend(1 + (len(found) >> 3))
         in_order = node.op in ("a", "a*") and node.children[1].point
         bounds = (found[0][START], found[-1][END]) if in_order else span((found,))
         step.offer(state, node, groups, *bounds)
@@ -175,6 +177,7 @@ def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> Non
             continue  # it overlaps the last of a row that is counted from its beginning
         lengths = range(min(node.upper, len(row) + 1), node.amount - 1, -1)
         for length in (lengths[:1] if step.context == "recent" else reversed(lengths)) if not tumbling else lengths[:1]:
+            step.spend(1 + (length >> 3))
             taken = (*row[len(row) + 1 - length :], found)
             step.offer(state, node, (taken,), *span((taken,)))
         if tumbling and len(row) + 1 == node.upper:

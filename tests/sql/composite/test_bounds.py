@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
 
-from tests.fix_broker import call, column, make_type, rows, value
+from tests.fix_broker import call, column, make_type, refused, rows, value
 from tests.fix_clock import Clock
 from tests.fix_db import Connect, wait_until
 
@@ -54,6 +55,77 @@ def test_a_filter_or_attributes_without_end_suspend_their_own_composite_event(br
     call(broker, "alter_composite_event", "filter", enabled=True)
     publish(broker)
     assert detected(broker, "filter") == 2
+
+
+def test_what_pairs_each_with_each_is_bounded(broker: psycopg.Connection) -> None:
+    # Half a million pairs, rows of up to a thousand events, half a million candidates: with some more of the same
+    # batch it would be the memory of the server.
+    everything: dict[str, Any] = {"context": "unrestricted", "max_open": 2**31 - 1}
+    for name, expression, more in (
+        ("pairs", "a ; b", {}),
+        ("rows", "repeat(a, 1, 1000)", {}),
+        ("asked", "a x ; b y", {"filter": "x.k > y.k"}),
+    ):
+        call(broker, "create_composite_event", name, expression, **everything, **more)
+    for kind in "ab":
+        rows(broker, f"insert into pgps_event.{kind} (k) select 1 from generate_series(1, 700)")
+    publish(broker)
+    found = {name: (state, error) for name, state, error in rows(broker, STATES)}
+    assert found.pop("good") == ("active", None)
+    assert detected(broker, "good") == 700
+    for name, (state, error) in found.items():
+        assert (name, state) == (name, "suspended")
+        assert "the events of one batch make more than" in error, name
+    with refused("54000", "the events of one batch make more than"):
+        rows(broker, "select pgps.try_composite_event('a ; b', 'unrestricted', max_open => 10000)")
+
+
+def test_what_one_batch_may_make_many_need_not_make_at_once(broker: psycopg.Connection) -> None:
+    # The pairs are made, and wait for another event: writing them would take longer than making them.
+    call(broker, "create_composite_event", "pairs", "(a ; b) ; a", context="unrestricted", max_open=1000)
+    call(broker, "alter_composite_event", "pairs", enabled=False)
+    rows(broker, "insert into pgps_event.a (k) select 1 from generate_series(1, 450)")
+    publish(broker)
+    for _ in range(2):
+        rows(broker, "insert into pgps_event.b (k) select 1 from generate_series(1, 250)")
+        publish(broker)
+    call(broker, "alter_composite_event", "pairs", enabled=True)
+
+    def taken() -> bool:
+        publish(broker)  # a dispatch ends after some seconds, and the next goes on
+        return bool(value(broker, "select lag = 0 from pgps.composite_events where name = 'pairs'"))
+
+    wait_until(taken)
+    # More than are open were given up.
+    publish(broker, "a")
+    assert detected(broker, "pairs") == 1000
+
+
+def test_what_each_may_make_several_need_not_make_at_once(broker: psycopg.Connection) -> None:
+    for name in ("one", "two"):
+        call(broker, "create_composite_event", name, "(a ; b) ; a", context="unrestricted", max_open=1000)
+    for kind in "ab":
+        rows(broker, f"insert into pgps_event.{kind} (k) select 1 from generate_series(1, 330)")
+    publish(broker)
+    publish(broker, "a")
+    assert [detected(broker, name) for name in ("one", "two")] == [1000, 1000]
+    # Steps that are taken apart are written apart.
+    apart = "select count(distinct xmin::text) from pgps_internal.composite_step where given_up > 100000"
+    assert value(broker, apart) == 2
+
+
+def test_a_backlog_of_single_events_is_taken_in_steps(broker: psycopg.Connection) -> None:
+    call(broker, "create_composite_event", "each", "a")
+    call(broker, "alter_composite_event", "each", enabled=False)
+    for _ in range(4):
+        publish(broker, "a")
+    call(broker, "alter_composite_event", "each", enabled=True)
+    steps = rows(
+        broker,
+        "select d.upto < (pgps_internal.last_batch()).batch_id, d.is_last from pgps_internal.composites_due("
+        "(pgps_internal.last_batch()).batch_id, pgps_internal.clock(), 2) d",
+    )
+    assert steps == [(True, False)]
 
 
 def test_what_another_session_alters_and_does_not_commit_waits_alone(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -169,6 +170,50 @@ def test_timers_of_each_share_fire_once(stage: Stage, clock: Clock) -> None:
         for session in sessions:
             rows(session, SHARED)
     assert column(stage.admin, missing) == sorted([*range(10, 20), *range(5)])
+
+
+def test_a_share_that_makes_too_much_goes_less_far_or_stops_its_composite_event(stage: Stage) -> None:
+    everything = {"context": "unrestricted", "max_open": 1000, "partition_by": "key"}
+    # The pairs are made, and wait for another event: writing them would take longer than making them.
+    call(stage.admin, "create_composite_event", "waiting", "(a ; b) ; a", **everything)
+    sessions = stage.seated(2)
+    shown = "select state, detected from pgps.composite_events where name = %s"
+
+    def taken(name: str) -> bool:
+        for session in sessions:
+            rows(session, SHARED)
+        return bool(value(stage.admin, "select lag = 0 from pgps.composite_events where name = %s", [name]))
+
+    stage.publish("a", *range(450), keys=[1])
+    # What one batch may make, two may not make in one step.
+    for _ in range(2):
+        stage.publish("b", *range(250), keys=[1])
+    wait_until(lambda: taken("waiting"), what="shorter steps of a share")
+    stage.publish("a", 1, keys=[1])
+    wait_until(lambda: taken("waiting"), what="the event that all pairs wait for")
+    assert rows(stage.admin, shown, ["waiting"]) == [("active", 1000)]
+    call(stage.admin, "alter_composite_event", "waiting", enabled=False)
+    call(stage.admin, "reset_composite_event", "pair")
+    # One batch that makes too much, in the share of each of two sessions that detect at the same time.
+    call(stage.admin, "create_composite_event", "every_pair", "a ; b", **everything)
+    wait_until(lambda: stage.divided(sessions), what="two shares of each")
+    stage.publish("a", *range(150), keys=range(40))
+    stage.publish("b", *range(150), keys=range(40))
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(rows, session, SHARED) for session in sessions]:
+            done.result()
+    wait_until(lambda: taken("pair"), what="what goes on")
+    assert value(stage.admin, "select count(*) from pgps_internal.pair_log where key = 2") == 100
+    assert rows(stage.admin, shown, ["every_pair"]) == [("suspended", 0)]
+    reason = value(stage.admin, "select last_error from pgps.composite_events where name = 'every_pair'")
+    assert "the events of one batch make more than" in reason
+    # What is forgotten is not taken again; from there it goes on.
+    call(stage.admin, "reset_composite_event", "every_pair")
+    call(stage.admin, "alter_composite_event", "every_pair", enabled=True)
+    stage.publish("a", 1, keys=[3])
+    stage.publish("b", 2, keys=[3])
+    wait_until(lambda: taken("every_pair"), what="what was suspended goes on")
+    assert rows(stage.admin, shown, ["every_pair"]) == [("active", 1)]
 
 
 @pytest.mark.parametrize("seed", range(3))
