@@ -99,6 +99,47 @@ $$;
 comment on function pgps_internal.suspend_composite(bigint, text) is
 'Stops the detection of a composite event whose step raises, and says why';
 
+create or replace function pgps_internal.take_less(
+    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, state text,
+    error text
+) returns boolean
+language plpgsql
+as $$
+declare
+    v_more boolean := false;
+    v_place integer;
+    v_size integer;
+    v_end integer;
+    v_upto bigint;
+begin
+    if cardinality(take_less.composite_ids) > 1 then
+        -- What they make together may be too much when each of them is well.
+        v_size := case when take_less.state = '54001' then (cardinality(take_less.composite_ids) + 1) / 2 else 1 end;
+        for v_place in 1..cardinality(take_less.composite_ids) by v_size loop
+            v_end := v_place + v_size - 1;
+            v_more := pgps_internal.try_steps(take_less.composite_ids[v_place:v_end],
+                take_less.shares[v_place:v_end], take_less.uptos[v_place:v_end],
+                take_less.are_last[v_place:v_end], take_less.now) or v_more;
+        end loop;
+        return v_more;
+    end if;
+    if take_less.state = '54001' then
+        v_upto := pgps_internal.shorter_step(take_less.composite_ids[1], take_less.shares[1], take_less.uptos[1],
+            take_less.now);
+        if v_upto is not null then
+            perform pgps_internal.try_steps(take_less.composite_ids, take_less.shares, array[v_upto], array[false],
+                take_less.now);
+            return true;
+        end if;
+    end if;
+    perform pgps_internal.suspend_composite(take_less.composite_ids[1], take_less.error);
+    return false;
+end
+$$;
+comment on function pgps_internal.take_less(bigint[], integer[], bigint[], boolean[], timestamptz, text, text) is
+'Takes what a step that has raised leaves undone: of fewer composite events at once, or, where one alone would make too
+much, less far; else it is suspended. state, error: what was raised. Returns the same as take_steps';
+
 create or replace function pgps_internal.try_steps(
     composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
 ) returns boolean
@@ -107,10 +148,6 @@ as $$
 declare
     v_state text;
     v_error text;
-    v_place integer;
-    v_size integer;
-    v_end integer;
-    v_upto bigint;
     v_more boolean := false;
     v_runs_code boolean := (select bool_or(c.parsed -> 'conditions' <> '[]' or c.parsed -> 'attributes' <> '[]')
         from pgps_internal.composite c where c.composite_id = any (try_steps.composite_ids));
@@ -136,28 +173,8 @@ begin
             raise;
         end if;
     end;
-    if cardinality(try_steps.composite_ids) > 1 then
-        -- What they make together may be too much when each of them is well.
-        v_size := case when v_state = '54001' then (cardinality(try_steps.composite_ids) + 1) / 2 else 1 end;
-        for v_place in 1..cardinality(try_steps.composite_ids) by v_size loop
-            v_end := v_place + v_size - 1;
-            v_more := pgps_internal.try_steps(try_steps.composite_ids[v_place:v_end],
-                try_steps.shares[v_place:v_end], try_steps.uptos[v_place:v_end],
-                try_steps.are_last[v_place:v_end], try_steps.now) or v_more;
-        end loop;
-        return v_more;
-    end if;
-    if v_state = '54001' then
-        v_upto := pgps_internal.shorter_step(try_steps.composite_ids[1], try_steps.shares[1], try_steps.uptos[1],
-            try_steps.now);
-        if v_upto is not null then
-            perform pgps_internal.try_steps(try_steps.composite_ids, try_steps.shares, array[v_upto], array[false],
-                try_steps.now);
-            return true;
-        end if;
-    end if;
-    perform pgps_internal.suspend_composite(try_steps.composite_ids[1], v_error);
-    return false;
+    return pgps_internal.take_less(try_steps.composite_ids, try_steps.shares, try_steps.uptos, try_steps.are_last,
+        try_steps.now, v_state, v_error);
 end
 $$;
 comment on function pgps_internal.try_steps(bigint[], integer[], bigint[], boolean[], timestamptz) is
