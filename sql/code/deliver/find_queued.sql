@@ -149,7 +149,7 @@ begin atomic
             'before_event', $3, 'before_subscription', $4, 'max_rows', $5))) with ordinality u(r, place)
     cross join lateral jsonb_to_record(u.r) x(batch bigint, event_id bigint, subscription text, at timestamptz,
         attempts integer, state text, sqlstate text, error text)
-    order by u.place limit $5;
+    order by u.place limit greatest($5, 0);
 end;
 comment on function pgps.find_queued(text, bigint, bigint, text, integer) is
 'A page of a queue, the newest first, at most max_rows (1 to 1000); as quick with twenty million events as with ten,

@@ -61,17 +61,17 @@ $$;
 comment on function pgps_internal.transition(text, text, text) is
 'What an option of a caller makes of a status, by the table of transitions; null: it is not allowed';
 
-create or replace function pgps_internal.is_held(unit pgps_internal.unit_at_hand, speaker pgps_internal.speaker)
+create or replace function pgps_internal.holds_unit(unit pgps_internal.unit_at_hand, speaker pgps_internal.speaker)
 returns boolean
 language plpgsql volatile
 as $$
 begin
-    return coalesce(pgps_internal.is_common(is_held.unit, is_held.speaker) and is_held.unit.status = 'DELIVERED'
-        and is_held.unit.holder = is_held.speaker.session_id
+    return coalesce(pgps_internal.is_common(holds_unit.unit, holds_unit.speaker)
+        and holds_unit.unit.status = 'DELIVERED' and holds_unit.unit.holder = holds_unit.speaker.session_id
         and pgps_internal.transition('commit', 'receiver', 'DELIVERED') = 'PROCESSED', false);
 end
 $$;
-comment on function pgps_internal.is_held(pgps_internal.unit_at_hand, pgps_internal.speaker) is
+comment on function pgps_internal.holds_unit(pgps_internal.unit_at_hand, pgps_internal.speaker) is
 'True for a common unit that the session holds, and may commit by the table of transitions';
 
 create or replace function pgps_internal.is_sent(unit pgps_internal.unit_at_hand, speaker pgps_internal.speaker)
@@ -194,7 +194,7 @@ begin
     if cardinality((commit_in_hand.speaker).sent) = 1 then
         v_sent := pgps_internal.at_hand((commit_in_hand.speaker).sent[1], v_conversation);
     end if;
-    v_holds := pgps_internal.is_held(v_held, commit_in_hand.speaker);
+    v_holds := pgps_internal.holds_unit(v_held, commit_in_hand.speaker);
     v_sends := pgps_internal.is_sent(v_sent, commit_in_hand.speaker);
     if v_holds::integer + v_sends::integer <> cardinality(v_units) then
         return null;
