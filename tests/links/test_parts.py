@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.fix_broker import call, column, make_type, refused, rows, value
-from tests.fix_db import Connect
+from tests.fix_db import Connect, wait_until
+from tests.links.peer import Origin
 from tests.links.rig import Broker, Link, linked, open_link, settle
+from tests.links.test_changing_paths import Beside, peers
 
 PLAN = "select expression, broker, forwards, reason from pgps.plan_composite_event('{}') where cardinality(parts) > 0"
 PARTS = "select name from pgps.event_types where name like 'pgps\\_part\\_%'"
@@ -283,3 +286,29 @@ def test_a_neighbour_or_this_broker_is_restored_and_goes_on(scene: Scene, copied
     assert [crossed(scene.home, name) for name in "ab"] == [0, 0]
     # Its brokers are gone before the scene is.
     scene.links.pop().close()
+
+
+def test_two_neighbours_at_once_one_with_an_answer_and_one_with_news_do_not_wait_for_each_other(
+    brokers: Callable[[int], list[Broker]],
+) -> None:
+    """What is detected here instead is subscribed to, for which the one needs what the other has, and the routes."""
+    here = brokers(1)[0]
+    for name in "ab":
+        call(here.admin, "create_event_type", name, "n integer")
+    one, two = Origin("one"), Origin("two")
+    with peers(here, "d", "e") as (d, e):
+        d.say(d.ad(one, types=("a", "b")))
+        d.hear()
+        e.hear()
+        call(here.admin, "create_composite_event", "it", "a ; b", scope="global")
+        (asked,) = [item["body"] for item in d.hear() if item["kind"] == "part"]
+        with e.says.transaction():
+            news, _ = e.batch(e.ad(two, types=("a",)))
+            value(e.says, "select pgps.link_begin(%s::jsonb, false)", [json.dumps(news)])
+            refusal = d.message("parted", name=asked["name"], reason="not here")
+            answers = Beside(here, d.says, lambda: d.say(refusal))
+            wait_until(answers.waits, what="the answer waits for the news")
+            rows(e.says, "select pgps.link_apply(%s::jsonb)", [json.dumps(news)])
+        answers.finish()
+        assert column(here.admin, "select reason from pgps_internal.composite_part") == ['broker "d": not here']
+        assert value(here.admin, "select count(*) from pgps_internal.offer") == 2

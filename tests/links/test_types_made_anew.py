@@ -34,3 +34,25 @@ def test_neighbours_that_hear_of_nothing_in_between_get_what_is_published_from_t
         publish(a.admin, "tick", 3)
         settle(made, links)
         assert [n for _, n in received(c, "all")] == [2, 3]
+
+
+def test_a_filter_that_is_kept_until_a_wider_one_is_in_force_holds_up_no_answer(brokers: Brokers) -> None:
+    """It went with the old type, and nobody tells it again: the wider one stands for it."""
+    a, b, c = made = brokers(3)
+    make_type(a.admin, "tick")
+    with linked([(a, b), (b, c)]) as links:
+        settle(made, links)
+        call(c.admin, "subscribe", "some", "tick", filter="n >= 2", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 2)
+        settle(made, links)
+        call(c.admin, "subscribe", "all", "tick", scope="global")
+        # The wider filter has been told, and is in force nowhere yet.
+        links[1].back.move()
+        call(b.admin, "drop_event_type", "tick", True)
+        make_type(b.admin, "tick")
+        settle(made, links)
+        publish(a.admin, "tick", 3)
+        settle(made, links)
+        assert [n for _, n in received(c, "some")] == [2, 3]
+        assert [n for _, n in received(c, "all")] == [3]

@@ -4,7 +4,8 @@
 -- whoever may find nothing to do checks first, takes the turn when there is something, and checks again.
 -- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_sending, turn_of_receiving, and
 -- rows: clients, subscriptions in the order of their ids, origins likewise; turn_of_routes, which a receiver needs for
--- what a neighbour says; turn_of_skips; and roles.
+-- what a neighbour says; turn_of_skips; and roles. Who has turn_of_receiving together with others does not ask for it
+-- alone: whoever makes a global subscription in such a transaction takes it alone at its beginning.
 -- Writes: subscription_turn, turn.
 
 create or replace function pgps_internal.hold(kind "char", id bigint) returns void

@@ -2,7 +2,8 @@
 -- when it has packed what was dispatched before it heard "drain". A side that has sent and heard both, and whose items
 -- are confirmed, may forget the other. The side that connects forgets last: if the other has gone before it, it learns
 -- so by connecting again.
--- Locks: the turn of routes, until the transaction ends.
+-- Locks: the turn of routes, until the transaction ends; before it, when a neighbour detected something, that of
+-- receiving.
 -- Writes: link, neighbour, wanted.
 
 create or replace function pgps_internal.was_told(neighbour_id integer, kind text) returns boolean
@@ -83,22 +84,38 @@ $$;
 comment on function pgps_internal.is_drained(pgps_internal.neighbour) is
 'True when, for a link that is being dropped, everything is sent and confirmed, and everything that came is dispatched';
 
+create or replace function pgps_internal.require_drained(neighbour pgps_internal.neighbour, gone boolean) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not (require_drained.neighbour).is_draining
+        or not require_drained.gone and not pgps_internal.is_drained(require_drained.neighbour) then
+        raise exception 'the link to broker "%" is not drained', (require_drained.neighbour).name
+        using errcode = '55000', hint = 'First: select pgps.drop_link(name)';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_drained(pgps_internal.neighbour, boolean) is
+'Raises 55000 unless a link is drained, or being dropped and gone at the other side';
+
 create or replace function pgps_internal.do_link_close(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('send');
+    v_gone boolean := (args ->> 'gone')::boolean;
 begin
-    perform pgps_internal.hold_routes();
-    if (args ->> 'gone')::boolean then
+    if v_gone then
         perform pgps_internal.require_worker(caller, 'serve links');
     end if;
-    if not v_neighbour.is_draining or not (args ->> 'gone')::boolean and not pgps_internal.is_drained(v_neighbour) then
-        raise exception 'the link to broker "%" is not drained', v_neighbour.name using errcode = '55000',
-            hint = 'First: select pgps.drop_link(name)';
-    end if;
+    perform pgps_internal.require_drained(v_neighbour, v_gone);
+    -- What the neighbour detected is subscribed to here now, and that takes the turn of receiving, which comes before
+    -- that of routes.
     perform pgps_internal.loses_neighbour(v_neighbour);
+    perform pgps_internal.hold_routes();
+    perform pgps_internal.require_drained(v_neighbour, v_gone);
     perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
     if v_neighbour.is_dropped_here then
         delete from pgps_internal.link l where l.link_id = v_neighbour.link_id;

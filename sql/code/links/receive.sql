@@ -41,7 +41,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_read_committed();
-    perform pgps_internal.hold_work('receiving', alone => false);
+    -- What a neighbour leaves to this broker to detect is subscribed to here, and a new global subscription takes the
+    -- turn alone. It is taken so at once: two sessions that had it together, and then wanted it alone, or the turn of
+    -- routes, would wait for each other.
+    perform pgps_internal.hold_work('receiving',
+        alone => lock_batch.batch @? '$.items[*] ? (@.kind == "part" || @.kind == "parted")');
     perform pgps_internal.hold_origins(array(select o.origin_id from pgps_internal.origin o
         where exists (select from jsonb_array_elements(lock_batch.batch -> 'items') i
                 cross join lateral (select case when i.value ->> 'kind' = 'audit' then i.value -> 'body'

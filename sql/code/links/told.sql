@@ -281,9 +281,12 @@ begin
             return tell.value || jsonb_build_object('horizon',
                 least(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
                 'keep', array(
-                    -- A filter that was told stands for those that it covers.
+                    -- A filter that was told stands for those that it covers. One that is stale went with an event type
+                    -- that the neighbour made anew: it would wait for ever to be told that one, and need not, since
+                    -- what replaces it has been told.
                     select t.key from pgps_internal.told t
-                    where t.neighbour_id = tell.neighbour_id and t.kind = 'sub' and exists (
+                    where t.neighbour_id = tell.neighbour_id and t.kind = 'sub'
+                        and not t.value ? 'is_stale' and exists (
                         select from (select a.key from pgps_internal.activation a where a.origin_id = v_origin.origin_id
                             union select unnest(v_origin.rewind_keep)) k
                         where k.key = t.key
