@@ -10,7 +10,7 @@ from typing import Any
 from tests.cli.conftest import Pgps, pgps, pgps_without_database  # noqa: F401 - fixtures
 from tests.fix_broker import call, column, make_type, publish, refused, rows, value
 from tests.links.horizon_stage import Scene, wants_all
-from tests.links.rig import Broker, Link, linked, received, settle
+from tests.links.rig import Broker, Link, filters_from, linked, received, settle
 
 Brokers = Callable[[int], list[Broker]]
 
@@ -375,3 +375,23 @@ def test_filters_that_change_between_two_counts_are_no_difference(brokers: Broke
         publish(a.admin, "tick", *range(-8, 8))
         settle(made, links)
         assert [findings(broker) for broker in made] == [[], []]
+
+
+def test_what_came_while_all_was_wanted_is_no_difference(brokers: Brokers) -> None:
+    made = brokers(2)
+    a, b = made
+    with line(made, filter="n > 0") as links:
+        publish(a.admin, "tick", 3, -3)
+        settle(made, links)
+        call(b.admin, "subscribe", "whole", "tick", scope="global")
+        # Both filters are at a, and b has yet to hear that the wider one is in force.
+        while filters_from(a, "b") != ["n > 0", None]:
+            assert links[0].back.move()
+        publish(a.admin, "tick", *range(-10, 10))
+        a.settle()
+        links[0].out.carry(links[0].out.next(refresh=False))
+        call(b.admin, "unsubscribe", "whole")
+        settle(made, links)
+        publish(a.admin, "tick", 4, -4)
+        settle(made, links)
+        assert ([findings(broker) for broker in made], filters_from(a, "b")) == ([[], []], ["n > 0"])

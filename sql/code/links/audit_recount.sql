@@ -19,22 +19,26 @@ as $$ select hashint8extended(is_recounted.batch_id, 1) % is_recounted.modulus =
 comment on function pgps_internal.is_recounted(bigint, bigint) is
 'Whether a batch of an origin is recounted when one in modulus is; the same ones at both ends';
 
-create or replace function pgps_internal.narrow_filters(neighbour pgps_internal.neighbour)
-returns table (type_id integer, filters text)
+create or replace function pgps_internal.filters_in_force(neighbour pgps_internal.neighbour)
+returns table (type_id integer, filters text, is_narrow boolean)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- A class that is taken away and comes back has another first batch; a grant or revoke changes xmin.
-    select m.type_id, md5(concat_ws(' ', r.xmin::text,
-        string_agg(m.class_id || '/' || m.from_batch, ' ' order by m.class_id, m.from_batch)))
+    -- A class that is taken away and comes back has another first batch; a grant or revoke changes xmin. The wider
+    -- classes that are not narrow are in the digest, too: what was selected before they came is not what came since.
+    select m.type_id, md5(concat_ws(' ', r.xmin::text, t.has_policy, pgps_internal.audits(t),
+        string_agg(concat_ws('/', m.class_id, m.from_batch, c.is_active, c.signature_id), ' '
+            order by m.class_id, m.from_batch))),
+        bool_and(c.is_active and c.signature_id is not null) and pgps_internal.audits(t) and not t.has_policy
+            and has_table_privilege((filters_in_force.neighbour).role::oid, t.endpoint, 'select')
     from pgps_internal.member m join pgps_internal.class c using (class_id)
         join pgps_internal.event_type t on t.type_id = m.type_id join pg_class r on r.oid = t.endpoint
-    where m.subscription_id = (narrow_filters.neighbour).subscription_id and pgps_internal.audits(t)
-        and not t.has_policy and has_table_privilege((narrow_filters.neighbour).role::oid, t.endpoint, 'select')
-    group by m.type_id, r.xmin::text having bool_and(c.is_active and c.signature_id is not null)
+    where m.subscription_id = (filters_in_force.neighbour).subscription_id
+    group by m.type_id, t.*, t.has_policy, t.endpoint, r.xmin::text
 $$;
-comment on function pgps_internal.narrow_filters(pgps_internal.neighbour) is
-'The event types of which a neighbour wants some events only, and may see all, with a digest of its filters and rights';
+comment on function pgps_internal.filters_in_force(pgps_internal.neighbour) is
+'The event types that a neighbour wants, with a digest of its filters and rights. is_narrow: it wants some events only,
+and may see all';
 
 create or replace function pgps_internal.settled_place(
     neighbour pgps_internal.neighbour, origin pgps_internal.origin, attachment integer, after bigint, packed bigint
@@ -66,14 +70,18 @@ as $$
         where a.neighbour_id = (recount_windows.neighbour).neighbour_id and a.is_live
             and not (o.is_self and o.to_batch is not null)
     ),
-    narrow as materialized (select n.* from pgps_internal.narrow_filters(recount_windows.neighbour) n),
+    wanted as materialized (select w.* from pgps_internal.filters_in_force(recount_windows.neighbour) w),
     known as materialized (
         -- Counted from here on, if it was with the same filters, and there are not too many batches.
-        select l.*, n.type_id, n.filters, k.upto as after, k.packed as after_packed
-        from live l cross join narrow n left join pgps_internal.audit_recount k
+        select l.*, w.type_id, w.filters, k.upto as after, k.packed as after_packed
+        from live l cross join wanted w left join pgps_internal.audit_recount k
             on k.neighbour_id = (recount_windows.neighbour).neighbour_id and k.origin_id = l.origin_id
-            and k.type_id = n.type_id and k.attachment = l.attachment and k.filters = n.filters
+            and k.type_id = w.type_id and k.attachment = l.attachment and k.filters = w.filters
             and k.packed > recount_windows.packed - 10000
+        -- Of the others it is only noted once that they are so.
+        where w.is_narrow or k.filters is null and exists (select from pgps_internal.audit_recount x
+            where x.neighbour_id = (recount_windows.neighbour).neighbour_id and x.origin_id = l.origin_id
+            and x.type_id = w.type_id and x.filters <> w.filters)
     ),
     place as materialized (
         select l.origin_id, pgps_internal.settled_place(recount_windows.neighbour, l.origin, l.attachment,
