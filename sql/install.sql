@@ -214,14 +214,14 @@
 \ir code/spools/acknowledge.sql
 \ir code/spools/long_haul.sql
 \ir code/spools/networks.sql
-\ir code/spools/one.sql
+\ir code/spools/spool_one.sql
 \ir code/spools/calls.sql
 \ir code/spools/reclaim.sql
 \ir code/spools/views.sql
 
 -- units: Services, conversations and units of work, which survive their senders and receivers.
 \ir code/units/lives.sql
-\ir code/units/hands.sql
+\ir code/units/in_hand.sql
 \ir code/units/sessions.sql
 \ir code/units/services.sql
 \ir code/units/transitions.sql
@@ -230,7 +230,7 @@
 \ir code/units/send.sql
 \ir code/units/at_hand.sql
 \ir code/units/queue.sql
-\ir code/units/wide.sql
+\ir code/units/receive_simply.sql
 \ir code/units/send_simply.sql
 \ir code/units/receive.sql
 \ir code/units/syncpoint.sql
@@ -257,7 +257,7 @@
 \ir code/composite/due.sql
 \ir code/composite/detect.sql
 \ir code/composite/coupling.sql
-\ir code/composite/coupled.sql
+\ir code/composite/firing.sql
 \ir code/composite/trial.sql
 \ir code/composite/plan.sql
 \ir code/composite/reclaim.sql

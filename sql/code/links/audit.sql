@@ -13,9 +13,15 @@ comment on function pgps_internal.place_hash(bigint) is
 'A 60-bit hash of a batch number. Its sum over events, modulo 2^60, is a digest of how many events each batch has, in
 whatever parts they came';
 
+create or replace function pgps_internal.is_one_in(modulus bigint, batch_id bigint) returns boolean
+language sql immutable
+as $$ select hashint8extended(is_one_in.batch_id, 1) % is_one_in.modulus = 0 $$;
+comment on function pgps_internal.is_one_in(bigint, bigint) is
+'True for one batch of an origin in so many (modulus); the same ones at every broker';
+
 create or replace function pgps_internal.is_sampled(batch_id bigint, events bigint) returns boolean
 language sql immutable
-as $$ select is_sampled.events <= 32 or hashint8extended(is_sampled.batch_id, 1) % 16 = 0 $$;
+as $$ select is_sampled.events <= 32 or pgps_internal.is_one_in(16, is_sampled.batch_id) $$;
 comment on function pgps_internal.is_sampled(bigint, bigint) is
 'True for batches whose contents are compared: small ones, and one in sixteen of the others; the same batches at every
 broker';

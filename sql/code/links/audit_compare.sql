@@ -33,17 +33,12 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_origin integer;
+    v_origin integer := (pgps_internal.answered_origin(hear_audit.neighbour, hear_audit.body)).origin_id;
     v_upto bigint := (hear_audit.body ->> 'batch')::bigint;
     v_last pgps_internal.audited;
     v_is_known boolean;
     v_one record;
 begin
-    select o.origin_id into v_origin from pgps_internal.origin o
-    where o.broker_id = (hear_audit.body ->> 'broker')::uuid and o.epoch = (hear_audit.body ->> 'epoch')::integer
-        and not o.is_self
-        and o.parent = (hear_audit.neighbour).neighbour_id
-            and o.attachment = (hear_audit.body ->> 'attachment')::integer;
     select a.* into v_last from pgps_internal.audited a where a.origin_id = v_origin;
     if v_origin is null or v_upto < v_last.batch_id or not pgps_internal.setting('audit')::boolean then
         return;

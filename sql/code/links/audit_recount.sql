@@ -13,12 +13,6 @@ $$;
 comment on function pgps_internal.recount_modulus(bigint) is
 'Of how many batches of an origin one is recounted, if they have so many events';
 
-create or replace function pgps_internal.is_recounted(batch_id bigint, modulus bigint) returns boolean
-language sql immutable
-as $$ select hashint8extended(is_recounted.batch_id, 1) % is_recounted.modulus = 0 $$;
-comment on function pgps_internal.is_recounted(bigint, bigint) is
-'Whether a batch of an origin is recounted when one in modulus is; the same ones at both ends';
-
 create or replace function pgps_internal.filters_in_force(neighbour pgps_internal.neighbour)
 returns table (type_id integer, filters text, is_narrow boolean)
 language sql stable
@@ -207,7 +201,7 @@ begin
         join news w on w.origin_id = i.origin_id and w.type_id = i.type_id and i.upto > w.after and i.upto <= w.upto
     ),
     chosen as materialized (
-        select i.* from item i where pgps_internal.is_recounted(i.upto, i.modulus)
+        select i.* from item i where pgps_internal.is_one_in(i.modulus, i.upto)
     ),
     selected as materialized (
         select x.type_id, pgps_internal.selected_ids(tell_recounts.neighbour, x.type_id, x.ids) as ids
@@ -262,7 +256,7 @@ as $$
             coalesce(bool_or(a.tallies is null and a.ids is not null and a.attachment <> -1), false) as is_unknown
         from pgps_internal.arrival a left join unnest(a.tallies) y on y.type_id = s.type_id
         where a.origin_id = compare_recounts.origin_id and a.arrival_id > r.arrival_id
-            and a.upto > s.after and a.upto <= s.upto and pgps_internal.is_recounted(a.upto, s.modulus)) n
+            and a.upto > s.after and a.upto <= s.upto and pgps_internal.is_one_in(s.modulus, a.upto)) n
 $$;
 comment on function pgps_internal.compare_recounts(integer, jsonb) is
 'What a parent has counted of an origin (there), what came (here; ids, also of other types), and whether the two can be
@@ -273,13 +267,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_origin integer;
+    v_origin integer := (pgps_internal.answered_origin(hear_recounts.neighbour, hear_recounts.body)).origin_id;
     v_different bigint;
 begin
-    select o.origin_id into v_origin from pgps_internal.origin o
-    where o.broker_id = (hear_recounts.body ->> 'broker')::uuid and o.epoch = (hear_recounts.body ->> 'epoch')::integer
-        and not o.is_self and o.parent = (hear_recounts.neighbour).neighbour_id
-        and o.attachment = (hear_recounts.body ->> 'attachment')::integer;
     if v_origin is null or not pgps_internal.setting('audit')::boolean then
         return;
     end if;

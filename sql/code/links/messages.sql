@@ -270,19 +270,30 @@ comment on function pgps_internal.hear_active(pgps_internal.neighbour, jsonb) is
 'The parent for an origin says that a filter is in force from a batch on; ignored from another neighbour, or for an
 older attachment';
 
+create or replace function pgps_internal.answered_origin(neighbour pgps_internal.neighbour, body jsonb)
+returns pgps_internal.origin
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select o from pgps_internal.origin o
+    where o.broker_id = (answered_origin.body ->> 'broker')::uuid
+        and o.epoch = (answered_origin.body ->> 'epoch')::integer
+        and o.parent = (answered_origin.neighbour).neighbour_id
+        and o.attachment = (answered_origin.body ->> 'attachment')::integer
+$$;
+comment on function pgps_internal.answered_origin(pgps_internal.neighbour, jsonb) is
+'The origin that a message is about, if it answers what this broker has asked its parent last; else null';
+
 create or replace function pgps_internal.hear_gap(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_origin pgps_internal.origin;
+    v_origin pgps_internal.origin := pgps_internal.answered_origin(hear_gap.neighbour, hear_gap.body);
     v_upto bigint := (hear_gap.body ->> 'upto')::bigint;
     v_after bigint;
     v_horizon bigint;
 begin
-    select o.* into v_origin from pgps_internal.origin o
-    where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer
-        and o.parent = (hear_gap.neighbour).neighbour_id and o.attachment = (hear_gap.body ->> 'attachment')::integer;
     v_horizon := pgps_internal.horizon(v_origin.origin_id);
     v_after := greatest((hear_gap.body ->> 'after')::bigint, coalesce(v_origin.rewind_from, v_horizon));
     if v_origin.origin_id is null or v_upto <= v_after then
