@@ -34,6 +34,8 @@ as $$
     select c.type_id, p from pgps_internal.composite c, pgps_internal.pieces_of_composite(c) p
     union all
     select * from pgps_internal.pieces_of_rules()
+    union all
+    select t.type_id, pgps_internal.write_spooling(t) from pgps_internal.event_type t where t.name = 'pgps_spool'
 $$;
 comment on function pgps_internal.all_pieces() is
 'All generated code that belongs in this database, as this release writes it';

@@ -51,15 +51,13 @@ create table pgps_internal.spool (
     retention interval,
     on_limit text not null check (on_limit in ('refuse', 'drop_oldest')),
     play_through boolean not null default true,
+    -- The roles, besides the owner's, that may spool into it, or replay it; role 0 (-) is public.
+    spoolers regrole[] not null default '{}',
+    replayers regrole[] not null default '{}',
+    -- One message is spooled without a look at limits (sql/code/spools/spool_one.sql), under a name that is as given.
+    is_plain boolean not null generated always as (network_id is null and max_bytes is null
+        and (max_messages is null or on_limit = 'drop_oldest') and name ~ '^[a-z_][a-z0-9_]*$') stored,
     created_at timestamptz not null default pgps._clock()
-);
-
--- Who may spool into a spool, or replay it; role 0 is public.
-create table pgps_internal.spool_grant (
-    spool_id integer not null references pgps_internal.spool on delete cascade,
-    privilege text not null check (privilege in ('spool', 'replay')),
-    role oid not null,
-    primary key (spool_id, privilege, role)
 );
 
 -- What is stored, by the number that a message got when it was dispatched. A slot is a segment of the store, for all

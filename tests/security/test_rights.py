@@ -147,10 +147,10 @@ def test_nothing_but_the_doors_can_be_written(admin: psycopg.Connection, people:
     assert sorted(writable) == [
         "pgps_entry.calls",
         "pgps_entry.client_calls",
+        "pgps_entry.plain_spooled",
         "pgps_entry.receive_calls",
         "pgps_entry.receive_rows_calls",
         "pgps_entry.spool_calls",
-        "pgps_entry.spooled",
         "pgps_entry.unit_calls",
     ]
 

@@ -8,7 +8,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if warn_of_password.conninfo ~* '(^|[[:space:]?&])(ssl)?password[[:space:]]*=|^postgres(ql)?://[^/@]*:[^/@]+@' then
-        raise warning 'the connection string of link "%" has a password in it: workers and administrators can read '
+        raise warning 'the connection string of "%" has a password in it: workers and administrators can read '
             'it, and so can who reads a dump',
             warn_of_password.link
         using hint = 'Leave it out, and put it where the worker runs: passfile=… with a line '
@@ -34,7 +34,7 @@ begin
         v_options := array(select m[1] from regexp_matches(check_conninfo.conninfo,
             '(\w+)\s*=\s*(?:''(?:[^''\\]|\\.)*''|(?:[^''\s\\]|\\.)+)(?:\s+|$)', 'g') m);
     else
-        raise exception 'the connection string of link "%" is not one of libpq', check_conninfo.link
+        raise exception 'the connection string of "%" is not one of libpq', check_conninfo.link
         using errcode = '22023',
             hint = 'Give option=value pairs, ''host=… dbname=… user=… passfile=…'', or postgresql://user@host/dbname.';
     end if;
@@ -51,7 +51,7 @@ begin
             oauth_client_secret,oauth_scope}'::text[])
     limit 1;
     if v_unknown is not null then
-        raise exception 'the connection string of link "%" has an unknown option "%"', check_conninfo.link, v_unknown
+        raise exception 'the connection string of "%" has an unknown option "%"', check_conninfo.link, v_unknown
         using errcode = '22023',
             hint = 'The options are those of libpq: host, port, dbname, user, passfile, service, sslmode …; a value '
             'with blanks stands in single quotes.';

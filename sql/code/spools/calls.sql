@@ -1,6 +1,6 @@
 -- The public functions about spools' messages, pointers, groups and replay.
 -- Locks: see the functions that they call.
--- Writes: pgps_entry.spool_calls, pgps_entry.spooled.
+-- Writes: pgps_entry.plain_spooled, pgps_entry.spool_calls.
 
 create or replace function pgps.spool(
     name text, entry integer, message jsonb, keys jsonb = null, keywords text[] = null, expires timestamptz = null,
@@ -12,13 +12,22 @@ as $$
 declare
     v_id pg_catalog.int8;
 begin
+    -- A plain message goes this way; whatever is out of the ordinary, or wrong, gets no id here, and the way of sets.
+    if $7 is null and $9 is null and $8 operator(pg_catalog.=) any ('{fbcast,cbcast,abcast,gbcast}') then
+        insert into pgps_entry.plain_spooled (name, entry, message, keys, keywords, expires)
+        values ($1, $2, $3, $4, $5, $6) returning id into v_id;
+        if v_id is not null then
+            return v_id;
+        end if;
+    end if;
     if $3 is null then
         raise exception 'the message is null' using errcode = '22023',
             hint = 'Give any JSON; ''null''::jsonb is one.';
     end if;
-    insert into pgps_entry.spooled (name, entry, message, keys, keywords, expires, network, ordering, sender)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9) returning id into v_id;
-    return v_id;
+    return (pgps._call_spool('spool', pg_catalog.jsonb_build_object('name', $1, 'messages',
+        pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('entry', $2, 'message', $3, 'keys', $4,
+            'keywords', $5, 'expires', $6, 'network', $7, 'ordering', $8, 'sender', $9))))
+        operator(pg_catalog.->>) 0)::pg_catalog.int8;
 end
 $$;
 comment on function pgps.spool(text, integer, jsonb, jsonb, text[], timestamptz, text, text, name) is

@@ -74,6 +74,23 @@ $$;
 comment on function pgps_internal.array_of(jsonb, text) is
 'A JSON array of texts as an array, null for null; 22023 for anything else. what: for the message';
 
+create or replace function pgps_internal.check_text(value text, type regtype, what text, example text) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_text.value is not null then
+        execute format('select $1::%s', check_text.type) using check_text.value;
+    end if;
+    return check_text.value;
+exception when data_exception then
+    raise exception 'invalid % "%": %', check_text.what, check_text.value, sqlerrm using errcode = '22023',
+        hint = format('Give it like this: %s', check_text.example);
+end
+$$;
+comment on function pgps_internal.check_text(text, regtype, text, text) is
+'A text from a pattern, after a check that it is one of a type; 22023, which names the argument (what), when it is not';
+
 create or replace function pgps_internal.read_pattern(args jsonb) returns jsonb
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -105,15 +122,17 @@ begin
         perform pgps_internal.array_of(v_args -> 'keywords', 'keywords');
     end if;
     if v_args ? 'seqn' then
-        v_pattern := v_pattern || jsonb_build_object('seqn', (v_args ->> 'seqn')::int8range);
+        v_pattern := v_pattern || jsonb_build_object('seqn',
+            pgps_internal.check_text(v_args ->> 'seqn', 'int8range', 'seqn', '[10,20]')::int8range);
     end if;
     if v_args ?| '{spooled_at,spooled_ago}' then
-        v_period := pgps_internal.period_of((v_args ->> 'spooled_at')::tstzrange,
-            case jsonb_typeof(v_args -> 'spooled_ago')
-                when 'array' then array(select e::interval
+        v_period := pgps_internal.period_of(pgps_internal.check_text(v_args ->> 'spooled_at', 'tstzrange',
+                'spooled_at', '[2026-01-31 12:00+00,2026-02-01 12:00+00)')::tstzrange,
+            pgps_internal.check_text(case jsonb_typeof(v_args -> 'spooled_ago')
+                when 'array' then array(select e
                     from jsonb_array_elements_text(read_pattern.args -> 'spooled_ago') with ordinality t(e, place)
-                    order by place)
-                else (v_args ->> 'spooled_ago')::interval[] end);
+                    order by place)::text
+                else v_args ->> 'spooled_ago' end, 'interval[]', 'spooled_ago', '{2 hours, 10 minutes}')::interval[]);
         -- Times as JSON have the same form whatever the session's settings are.
         v_pattern := v_pattern || jsonb_build_object('period', case when isempty(v_period) then '"empty"'::jsonb
             else jsonb_build_array(lower(v_period), upper(v_period),
@@ -125,7 +144,7 @@ end
 $$;
 comment on function pgps_internal.read_pattern(jsonb) is
 'A pattern as it is kept, from the arguments that were given: null asks for nothing. Errors: 22023 unknown argument,
-bounds that are reversed or not numeric; 22P02, 22007 and so on for texts that are no ranges or times.';
+bounds that are reversed or not numeric, texts that are no ranges or times.';
 
 create or replace function pgps_internal.pattern_text(pattern jsonb) returns text
 language plpgsql immutable

@@ -2,30 +2,48 @@
 -- them. Their messages are events of a hidden type, pgps_spool, until they are dispatched: then they get their numbers
 -- and go into the store (number.sql).
 -- Locks: share row exclusive on the table of spools while one is made.
--- Writes: pgps_entry.spool_calls, spool, spool_grant, spool_store.
+-- Writes: pgps_entry.spool_calls, spool, spool_store.
+
+create or replace function pgps._uses_role(caller name, roles regrole[]) returns boolean
+language plpgsql stable
+as $$
+begin
+    -- It may run with a caller's search_path. regrole prints the bare OID of a role that was dropped.
+    return exists (select from pg_catalog.unnest(_uses_role.roles) r
+        where r operator(pg_catalog.=) 0::pg_catalog.regrole
+            or r::pg_catalog.text operator(pg_catalog.<>) r::pg_catalog.oid::pg_catalog.text
+            and pg_catalog.pg_has_role(_uses_role.caller, r::pg_catalog.oid, 'usage'));
+end
+$$;
+comment on function pgps._uses_role(name, regrole[]) is
+'True when a role has the rights of one of several roles; 0 is public, which everybody has';
+grant execute on function pgps._uses_role(name, regrole[]) to public;
 
 create or replace function pgps_internal.spool_allows(caller name, spool pgps_internal.spool, privilege text)
 returns boolean
 language plpgsql stable
 as $$
+declare
+    v_caller regrole := quote_ident(spool_allows.caller)::regrole;
+    v_granted regrole[];
 begin
-    -- No SET clause, and one statement for each test, the cheapest first: this is asked with every message, and what is
+    -- No SET clause, and one statement for each test, the cheapest first: members ask this with every call, and what is
     -- not reached costs nothing. Administrators change spools and see their statistics. To read messages they grant
     -- themselves the privilege.
-    if spool_allows.privilege = 'owner' then
+    if v_caller = (spool_allows.spool).owner then
+        return true;
+    elsif spool_allows.privilege = 'owner' then
         if pg_has_role(spool_allows.caller, 'pgps_admin', 'usage') then
             return true;
         end if;
-    end if;
-    if pg_has_role(spool_allows.caller, (spool_allows.spool).owner::oid, 'usage') then
-        -- regrole prints the bare OID of a role that was dropped.
-        if (spool_allows.spool).owner::text <> (spool_allows.spool).owner::oid::text then
+    else
+        v_granted := case spool_allows.privilege when 'spool' then (spool_allows.spool).spoolers
+            else (spool_allows.spool).replayers end;
+        if v_caller = any (v_granted) then
             return true;
         end if;
     end if;
-    return exists (select from pgps_internal.spool_grant g
-        where g.spool_id = (spool_allows.spool).spool_id and g.privilege = spool_allows.privilege
-            and (g.role = 0 or pg_has_role(spool_allows.caller, g.role, 'usage')));
+    return pgps._uses_role(spool_allows.caller, (spool_allows.spool).owner || v_granted);
 end
 $$;
 comment on function pgps_internal.spool_allows(name, pgps_internal.spool, text) is
@@ -101,7 +119,9 @@ begin
     revoke all on pgps_event.pgps_spool from pgps_admin;
     -- What has been asked for and is not dispatched yet is found without reading the messages.
     create index pgps_spool_request_idx on pgps_internal.pgps_spool_log (spool_id, xid) where verb <> 's';
-    perform pgps_internal.add_feature(t.type_id, 'spool') from pgps_internal.event_type t where t.name = 'pgps_spool';
+    perform pgps_internal.add_feature(t.type_id, 'spool'),
+        pgps_internal.build(pgps_internal.write_spooling(t), t.type_id)
+    from pgps_internal.event_type t where t.name = 'pgps_spool';
 end
 $$;
 comment on function pgps_internal.make_spool_type() is
@@ -173,6 +193,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (drop_spools_of.event_type).name = 'pgps_spool' then
+        perform pgps_internal.close_spooling();
         delete from pgps_internal.spool;
         update pgps_internal.spool_store t set dropped = t.dropped + 1;
     end if;
@@ -201,30 +222,39 @@ end
 $$;
 comment on function pgps_internal.grantee(text) is 'The OID of a role, 0 for public; 42704 when there is none';
 
-create or replace function pgps_internal.grant_of(caller name, args jsonb) returns pgps_internal.spool_grant
-language plpgsql stable
+create or replace function pgps_internal.set_grant(caller name, args jsonb, granted boolean) returns void
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_spool_id integer;
+    v_role regrole;
+    v_added regrole[];
+    v_is_spool boolean := args ->> 'privilege' = 'spool';
 begin
     if args ->> 'privilege' is null or args ->> 'privilege' not in ('spool', 'replay') then
         raise exception 'invalid privilege "%"', args ->> 'privilege' using errcode = '22023',
             hint = 'Use spool or replay.';
     end if;
-    return row((pgps_internal.find_spool(caller, args ->> 'name', 'owner')).spool_id, args ->> 'privilege',
-        pgps_internal.grantee(args ->> 'role'))::pgps_internal.spool_grant;
+    v_spool_id := (pgps_internal.find_spool(caller, args ->> 'name', 'owner')).spool_id;
+    v_role := pgps_internal.grantee(args ->> 'role');
+    v_added := case when set_grant.granted then array[v_role] end;
+    update pgps_internal.spool s
+    set spoolers = case when v_is_spool then array_remove(s.spoolers, v_role) || v_added else s.spoolers end,
+        replayers = case when v_is_spool then s.replayers else array_remove(s.replayers, v_role) || v_added end
+    where s.spool_id = v_spool_id
+        and v_role = any (case when v_is_spool then s.spoolers else s.replayers end) <> set_grant.granted;
 end
 $$;
-comment on function pgps_internal.grant_of(name, jsonb) is
-'What is to be granted or revoked; 22023 unknown privilege, 42704, 42501';
+comment on function pgps_internal.set_grant(name, jsonb, boolean) is
+'Gives a role a privilege at a spool, or takes it back; 22023 unknown privilege, 42704, 42501';
 
 create or replace function pgps_internal.do_grant_spool(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_grant pgps_internal.spool_grant := pgps_internal.grant_of(caller, args);
 begin
-    insert into pgps_internal.spool_grant values (v_grant.*) on conflict do nothing;
+    perform pgps_internal.set_grant(caller, args, true);
 end
 $$;
 comment on function pgps_internal.do_grant_spool(name, jsonb) is 'See pgps.grant_spool';
@@ -233,11 +263,8 @@ create or replace function pgps_internal.do_revoke_spool(caller name, args jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_grant pgps_internal.spool_grant := pgps_internal.grant_of(caller, args);
 begin
-    delete from pgps_internal.spool_grant g where g.spool_id = v_grant.spool_id
-        and g.privilege = v_grant.privilege and g.role = v_grant.role;
+    perform pgps_internal.set_grant(caller, args, false);
 end
 $$;
 comment on function pgps_internal.do_revoke_spool(name, jsonb) is 'See pgps.revoke_spool';
@@ -280,7 +307,8 @@ begin
     end if;
 end
 $$;
-comment on view pgps_entry.spool_calls is 'The way in of pgps.spool, receive_spooled and ack_spooled; see pgps._call';
+comment on view pgps_entry.spool_calls is
+'The way in of receive_spooled, ack_spooled and, but for plain messages, of pgps.spool; see pgps._call';
 
 create or replace function pgps._call_spool(verb text, args jsonb) returns jsonb
 language plpgsql

@@ -3,17 +3,10 @@
 -- Writes: nothing.
 
 create or replace view pgps_internal.spool_right with (security_barrier) as
-select s.spool_id, o.is_admin, o.is_owner or coalesce(g.may_spool, false) as may_spool,
-    o.is_owner or coalesce(g.may_replay, false) as may_replay
+select s.spool_id, pg_has_role(current_user, 'pgps_admin', 'usage') as is_admin,
+    pgps._uses_role(current_user, s.owner || s.spoolers) as may_spool,
+    pgps._uses_role(current_user, s.owner || s.replayers) as may_replay
 from pgps_internal.spool s
-cross join lateral (select pg_has_role(current_user, 'pgps_admin', 'usage') as is_admin,
-    -- regrole prints the bare OID of a role that was dropped.
-    s.owner::text <> s.owner::oid::text and pg_has_role(current_user, s.owner::oid, 'usage') as is_owner) o
-left join lateral (
-    select bool_or(g.privilege = 'spool') as may_spool, bool_or(g.privilege = 'replay') as may_replay
-    from pgps_internal.spool_grant g
-    where g.spool_id = s.spool_id and (g.role = 0 or exists (select from pg_roles r where r.oid = g.role)
-        and pg_has_role(current_user, g.role, 'usage'))) g on true
 -- What waits for a network is seen in pgps.networks.
 where s.network_id is null;
 comment on view pgps_internal.spool_right is 'What the reader may do with each spool';

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.fix_broker import refused, rows
+from tests.fix_broker import call, refused, rows
 from tests.fix_clock import Clock
 from tests.fix_spools import Spool
 from tests.sql.spools.test_groups import Join, join
@@ -212,6 +212,18 @@ def test_patterns_that_make_no_sense_are_refused(spool: Spool, pattern: dict[str
     for function in (spool.replay, spool.discard):
         with refused(code, said):
             function(**pattern)
+
+
+def test_ranges_and_times_of_a_pattern_as_an_object_are_refused_in_words(spool: Spool) -> None:
+    for pattern, said in (
+        ({"seqn": "[5,1]"}, 'invalid seqn "[5,1]"'),
+        ({"seqn": "five"}, 'invalid seqn "five"'),
+        ({"spooled_at": "[2026-02-01,2026-01-31]"}, 'invalid spooled_at "[2026-02-01,2026-01-31]"'),
+        ({"spooled_ago": ["2 hours", "soon"]}, 'invalid spooled_ago "{"2 hours",soon}"'),
+        ({"spooled_ago": 7}, 'invalid spooled_ago "7"'),
+    ):
+        with refused("22023", said):
+            call(spool.connection, "spool_and_discard", spool.name, 1, "1", discard=Jsonb(pattern))
 
 
 def test_a_pattern_is_read_with_the_callers_settings_and_kept_without(spool: Spool, join: Join, clock: Clock) -> None:

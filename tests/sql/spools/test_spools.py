@@ -113,6 +113,30 @@ def test_spool_and_replay_are_privileges(connect: Connect, role: Role, spool: Sp
         call(spool.connection, "grant_spool", spool.name, "spool", "nobody_of_that_name")
 
 
+def test_the_way_in_of_plain_messages_asks_for_the_right_and_believes_nobody(
+    connect: Connect, role: Role, spool: Spool
+) -> None:
+    group = role("group")
+    writer, member, other = connect(role("writer")), connect(role("member", group)), connect(role("other"))
+    call(spool.connection, "grant_spool", spool.name, "spool", writer.info.user)
+    call(spool.connection, "grant_spool", spool.name, "spool", group)
+    insert = """
+        insert into pgps_entry.plain_spooled (name, entry, message, id)
+        select %s, 1, to_jsonb(n), 1 from generate_series(1, 3) n returning id
+    """
+    ids = column(writer, insert, [spool.name])
+    assert len(ids) == 3
+    assert min(ids) > 1
+    assert len(column(member, insert, [spool.name])) == 3
+    assert column(other, insert, [spool.name]) == []
+    spool.dispatch()
+    query = "select seqn, message, spooler from pgps.spooled_messages where spool = %s"
+    names = [writer.info.user] * 3 + [member.info.user] * 3
+    assert rows(spool.connection, query, [spool.name]) == [
+        (seqn, message, name) for seqn, message, name in zip(range(1, 7), [1, 2, 3] * 2, names, strict=True)
+    ]
+
+
 def test_administrators_change_spools_and_read_none(connect: Connect, role: Role, spool: Spool) -> None:
     boss = connect(role("boss", "pgps_admin"))
     made = spool.spool(1)[0]
