@@ -59,6 +59,7 @@
 \ir code/match/match.sql
 \ir code/match/write_rows.sql
 \ir code/match/lanes.sql
+\ir code/match/match_lanes.sql
 \ir code/match/lane_joining.sql
 \ir code/match/isolate.sql
 \ir code/match/signatures.sql

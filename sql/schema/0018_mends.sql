@@ -158,6 +158,21 @@ create sequence pgps_internal.lane_by_hand_seq minvalue 0 start 0;
 select setval('pgps_internal.lane_by_hand_seq', 0);
 drop function if exists pgps_internal.run_lane(bigint, boolean, integer, double precision, integer);
 
+-- What an attempt to match a lane leaves behind when it fails: which signature was asked and since when, and which one
+-- has taken longest.
+create type pgps_internal.lane_attempt as (
+    run pgps_internal.lane_run,
+    is_careful boolean,
+    budget interval,
+    began timestamptz,
+    signature_id bigint,
+    longest_time interval,
+    longest_id bigint,
+    state text,
+    error text,
+    context text
+);
+
 -- Callbacks -----------------------------------------------------------------------------------------------------------
 
 -- The functions that a subscription's callback may mean, by number; noted_in: the database in which the numbers are
