@@ -2,11 +2,12 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_carry(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- The settings make intervals and money readable for psycopg, whatever the publisher's session has set.
-    select pgps_internal.write_function('pgps_internal.carry_{type_id}', $head$(pgps_statement pgps_internal.control)
+    return pgps_internal.write_function('pgps_internal.carry_{type_id}', $head$(pgps_statement pgps_internal.control)
         returns text
         language plpgsql stable set search_path = pg_catalog,
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
@@ -22,7 +23,8 @@ as $write$
                         and l.xid = pgps_statement.xid
                         and pgps_internal.log_segment(l.event_id) in (pgps_internal.log_segment(pgps_statement.lo),
                             pgps_internal.log_segment(pgps_statement.hi))))::text;
-        end$body$, write_carry.names)
+        end$body$, write_carry.names);
+end
 $write$;
 comment on function pgps_internal.write_carry(jsonb) is
 'Writes pgps_internal.carry_<type>, JSON of one statement: event type, published_at, publisher, xid, origin, raiser,

@@ -2,12 +2,13 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_push(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- One query returns all, since a push must be quick. It names the segments to scan: setting up the scans of all
     -- four segments of each ledger took two thirds of the time.
-    select pgps_internal.write_function('pgps_internal.push_{type_id}',
+    return pgps_internal.write_function('pgps_internal.push_{type_id}',
         $head$(pgps_client bigint, pgps_note integer, pgps_name text, pgps_xid xid8, pgps_first bigint,
             pgps_after bigint, pgps_hi bigint,
         pgps_max integer, pgps_type text, pgps_handler text, pgps_broker text) returns pgps_internal.handed[]
@@ -49,7 +50,8 @@ as $write$
                 order by l.event_id limit pgps_max);
         end$body$, write_push.names || jsonb_build_object(
             'f_in_segments', pgps_internal.in_log_segments('f.event_id', 'pgps_first', 'pgps_hi'),
-            'l_in_segments', pgps_internal.in_log_segments('l.event_id', 'pgps_first', 'pgps_hi')))
+            'l_in_segments', pgps_internal.in_log_segments('l.event_id', 'pgps_first', 'pgps_hi')));
+end
 $write$;
 comment on function pgps_internal.write_push(jsonb) is
 'Writes pgps_internal.push_<type>: the events of one statement for a client that is registered directly';

@@ -2,10 +2,11 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_requester(name text, owner regrole) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function(write_requester.name,
+begin
+    return pgps_internal.write_function(write_requester.name,
         $head$(pgps_request text, pgps_path text)
             returns table (pgps_payloads jsonb[], pgps_columns text[], pgps_upto bigint)
         language plpgsql volatile security definer set search_path = pg_catalog,
@@ -56,7 +57,8 @@ as $write$
                     end if;
                 end loop;
                 return next;
-            end$body$, '{}', write_requester.owner)
+            end$body$, '{}', write_requester.owner);
+end
 $write$;
 comment on function pgps_internal.write_requester(text, regrole) is
 'Writes the function, owned by a role that sends requests, in which they run. It returns rows in chunks, of which the

@@ -2,10 +2,11 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_slice(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_internal.slice_{type_id}',
+begin
+    return pgps_internal.write_function('pgps_internal.slice_{type_id}',
         $head$(pgps_xid xid8, pgps_after bigint, pgps_upto bigint, pgps_ids int8multirange, pgps_max integer)
         returns pgps_internal.received[]
         language plpgsql stable set search_path = pg_catalog,
@@ -16,7 +17,8 @@ as $write$
                 where l.event_id > pgps_after and l.event_id <= pgps_upto and (pgps_xid is null or l.xid = pgps_xid)
                     and (pgps_ids is null or l.event_id <@ pgps_ids)
                 order by l.event_id limit pgps_max);
-        end$body$, write_slice.names)
+        end$body$, write_slice.names);
+end
 $write$;
 comment on function pgps_internal.write_slice(jsonb) is
 'Writes pgps_internal.slice_<type>: the next events between two ids, of one transaction or of all';

@@ -2,10 +2,11 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_statement(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_internal.statement_{type_id}', $head$(pgps_event bigint)
+begin
+    return pgps_internal.write_function('pgps_internal.statement_{type_id}', $head$(pgps_event bigint)
         returns pgps_internal.control
         language plpgsql stable set search_path = pg_catalog,
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
@@ -22,7 +23,8 @@ as $write$
             end if;
             return v_statement;
         end$body$, write_statement.names || jsonb_build_object('statement',
-            pgps_internal.statement_of('c.*', write_statement.names ->> 'type_id', 'pgps_event', 'v_xid')))
+            pgps_internal.statement_of('c.*', write_statement.names ->> 'type_id', 'pgps_event', 'v_xid')));
+end
 $write$;
 comment on function pgps_internal.write_statement(jsonb) is
 'Writes pgps_internal.statement_<type>: the control queue''s row of the statement that published an event; a statement

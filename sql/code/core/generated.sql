@@ -2,6 +2,8 @@
 -- that PostgreSQL keeps plans for them. Each piece is written by a function pgps_internal.write_<what>, in the room of
 -- its caller, from a template in which {words} stand for names. The digest of each piece is stored, so that an upgrade
 -- rebuilds only the pieces that this release writes differently (decision 30).
+-- What writes pieces is in PL/pgSQL, although most of it is one expression: a function in SQL would be planned anew in
+-- each of the hundred calls that making an event type takes.
 -- Locks: those of creating and dropping what is generated.
 -- Writes: generated.
 
@@ -14,10 +16,12 @@ declare
     v_missing text;
 begin
     -- In a single pass, since an inserted name may itself contain braces.
-    select string_agg(coalesce(render.names ->> m.part[1], m.part[2]), '' order by m.place),
-        min(m.part[1]) filter (where render.names ->> m.part[1] is null)
+    select string_agg(case when p.place = 1 then p.part when p.word is null then '{' || p.part
+            else (render.names ->> p.word) || substr(p.part, length(p.word) + 2) end, '' order by p.place),
+        min(p.word) filter (where render.names ->> p.word is null)
     into v_text, v_missing
-    from regexp_matches(render.template, '\{([a-z_]+)\}|([^{]+|\{)', 'g') with ordinality m(part, place);
+    from (select s.part, s.place, case when s.place > 1 then substring(s.part from '^([a-z_]+)\}') end as word
+        from string_to_table(render.template, '{') with ordinality s(part, place)) p;
     if v_missing is not null then
         raise exception 'nothing is given for {%} of a template', v_missing using errcode = '22023',
             hint = 'Add it to the names.';
@@ -32,15 +36,18 @@ quoted. Errors: 22023 a word without a name.';
 create or replace function pgps_internal.write_function(
     name text, head text, body text, names jsonb, owner regrole = null, comment text = null
 ) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_name text := pgps_internal.render(write_function.name, write_function.names);
+begin
     -- The body is quoted as a literal: an attribute name could contain any tag of a dollar quote.
-    select 'function', n.name, format('create or replace function %s%s as %L', n.name,
+    return row('function', v_name, format('create or replace function %s%s as %L', v_name,
         pgps_internal.render(write_function.head, write_function.names),
         pgps_internal.render(write_function.body, write_function.names)),
-        write_function.owner, write_function.comment
-    from (select pgps_internal.render(write_function.name, write_function.names) as name) n
+        write_function.owner, write_function.comment)::pgps_internal.piece;
+end
 $$;
 comment on function pgps_internal.write_function(text, text, text, jsonb, regrole, text) is
 'A piece that creates a function; name, head (arguments, result, language, settings) and body are templates. owner: null
@@ -48,24 +55,30 @@ comment on function pgps_internal.write_function(text, text, text, jsonb, regrol
 
 create or replace function pgps_internal.write_view(name text, definition text, grants text, names jsonb)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select 'view', n.name, format('create or replace view %1$s %2$s; grant select on %1$s to %3$s', n.name,
-        pgps_internal.render(write_view.definition, write_view.names), write_view.grants), null::regrole, null::text
-    from (select pgps_internal.render(write_view.name, write_view.names) as name) n
+declare
+    v_name text := pgps_internal.render(write_view.name, write_view.names);
+begin
+    return row('view', v_name, format('create or replace view %1$s %2$s; grant select on %1$s to %3$s', v_name,
+        pgps_internal.render(write_view.definition, write_view.names), write_view.grants),
+        null, null)::pgps_internal.piece;
+end
 $$;
 comment on function pgps_internal.write_view(text, text, text, jsonb) is
 'A piece that creates a view; name and definition (WITH … AS SELECT …) are templates. grants: the roles that may read
 it';
 
 create or replace function pgps_internal.digest_of(piece pgps_internal.piece) returns bytea
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select sha256(convert_to(concat_ws(E'\n', (digest_of.piece).kind, (digest_of.piece).name,
+begin
+    return sha256(convert_to(concat_ws(E'\n', (digest_of.piece).kind, (digest_of.piece).name,
         (digest_of.piece).definition,
-        (digest_of.piece).owner::text, (digest_of.piece).comment), 'UTF8'))
+        (digest_of.piece).owner::text, (digest_of.piece).comment), 'UTF8'));
+end
 $$;
 comment on function pgps_internal.digest_of(pgps_internal.piece) is
 'The digest of a piece of generated code: of its kind, name, definition, owner and comment';

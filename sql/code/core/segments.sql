@@ -8,7 +8,6 @@
 
 create or replace function pgps_internal.ledgers() returns table (ledger text, key text, size bigint)
 language sql immutable
-set search_path = pg_catalog, pg_temp
 as $$
     -- These must match the partitioning of the tables. Segments of the control queue and of the logs end at the same
     -- event ids.
@@ -33,9 +32,13 @@ comment on function pgps_internal.ledgers() is
 'The ledgers: the column by which they are cut into segments, and how many numbers a segment has';
 
 create or replace function pgps_internal.segment_size(ledger text) returns bigint
-language sql immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
-as $$ select l.size from pgps_internal.ledgers() l where l.ledger = segment_size.ledger $$;
+as $$
+begin
+    return (select l.size from pgps_internal.ledgers() l where l.ledger = segment_size.ledger);
+end
+$$;
 comment on function pgps_internal.segment_size(text) is 'How many numbers a segment of a ledger has';
 
 -- A segment of a log is named as its event type, in a schema for each slot: PostgreSQL names the table when a row
@@ -47,28 +50,33 @@ comment on function pgps_internal.segment_name(text, integer) is
 'A segment of the log of an event type, qualified and quoted; slot: 0 to 3';
 
 create or replace function pgps_internal.segment_of(number text, ledger text) returns text
-language sql immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- This must be the expression by which the tables are partitioned: the planner looks for it when it leaves out
     -- segments.
-    select format('(%s / %s) %% 4', segment_of.number, pgps_internal.segment_size(segment_of.ledger))
+    return format('(%s / %s) %% 4', segment_of.number, pgps_internal.segment_size(segment_of.ledger));
+end
 $$;
 comment on function pgps_internal.segment_of(text, text) is
 'The text of an expression: the segment of a ledger that a number is in; number: an expression, too. For what runs with
 a user''s rights; other code calls log_segment and its like.';
 
 create or replace function pgps_internal.in_log_segments(number text, lo text, hi text) returns text
-language sql immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- Asked for each row. Nearly always the first comparison holds, and the others are not evaluated; a list behind IN
     -- would be built anew for each row.
-    select format('(%s)', string_agg(format('%s = %s', pgps_internal.segment_of(in_log_segments.number, 'control'),
-        case n when 0 then pgps_internal.segment_of(in_log_segments.lo, 'control')
-            else format('(%1$s / %3$s + least(%2$s / %3$s - %1$s / %3$s, %4$s)) %% 4', in_log_segments.lo,
-                in_log_segments.hi, pgps_internal.segment_size('control'), n) end), ' or ' order by n))
-    from generate_series(0, 3) n
+    return (
+        select format('(%s)', string_agg(format('%s = %s', pgps_internal.segment_of(in_log_segments.number, 'control'),
+            case n when 0 then pgps_internal.segment_of(in_log_segments.lo, 'control')
+                else format('(%1$s / %3$s + least(%2$s / %3$s - %1$s / %3$s, %4$s)) %% 4', in_log_segments.lo,
+                    in_log_segments.hi, pgps_internal.segment_size('control'), n) end), ' or ' order by n))
+        from generate_series(0, 3) n);
+end
 $$;
 comment on function pgps_internal.in_log_segments(text, text, text) is
 'The text of a condition: a number is in one of the segments of the log that the numbers from lo to hi are in';

@@ -9,15 +9,17 @@ create or replace function pgps_internal.statement_of(
     columns text, type_id text, event_id text = 'l.event_id', xid text = 'l.xid', source text = 'pgps_internal.control',
     also text = ''
 ) returns text
-language sql immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- Of the statements that enclose the event, the one that ends first. Statements of one transaction on one type do
     -- not overlap, but a statement on another type may lie inside the range of this one.
-    select format('select %s from %s c where c.xid = %s and c.hi >= %s and c.lo <= %4$s and c.type_id = %s%s order by '
+    return format('select %s from %s c where c.xid = %s and c.hi >= %s and c.lo <= %4$s and c.type_id = %s%s order by '
         'c.hi limit 1',
         statement_of.columns, statement_of.source, statement_of.xid, statement_of.event_id, statement_of.type_id,
-        statement_of.also)
+        statement_of.also);
+end
 $$;
 comment on function pgps_internal.statement_of(text, text, text, text, text, text) is
 'The text of a query for the statement (c) of an event, which gives one row or none. columns: what it selects; type_id,

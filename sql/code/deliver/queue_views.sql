@@ -264,16 +264,19 @@ grant select on pgps_internal.statement, pgps_internal.progress, pgps_internal.p
     pgps_internal.outgoing, pgps_internal.failed to public;
 
 create or replace function pgps_internal.shown_attributes(endpoint regclass, own text[]) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(string_agg(format('l.%I as %I, ', a.name, case
-        when a.name <> all (shown_attributes.own) then a.name
-        when not exists (select from pgps_internal.attributes_of(shown_attributes.endpoint) b
-            where b.name = 'attribute_' || a.name)
-            then 'attribute_' || a.name
-        else 'attribute_' || a.name || '_' end), ''), '')
-    from pgps_internal.attributes_of(shown_attributes.endpoint) a
+begin
+    return (
+        select coalesce(string_agg(format('l.%I as %I, ', a.name, case
+            when a.name <> all (shown_attributes.own) then a.name
+            when not exists (select from pgps_internal.attributes_of(shown_attributes.endpoint) b
+                where b.name = 'attribute_' || a.name)
+                then 'attribute_' || a.name
+            else 'attribute_' || a.name || '_' end), ''), '')
+        from pgps_internal.attributes_of(shown_attributes.endpoint) a);
+end
 $$;
 comment on function pgps_internal.shown_attributes(regclass, text[]) is
 'The attributes of a type as the first columns of a queue; one that is named like a column of the queue itself (own) is

@@ -32,12 +32,13 @@ create or replace function pgps_internal.write_callback(
     subscription pgps_internal.subscription, event_type pgps_internal.event_type
 )
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- Called with null, the function runs what the callback has deferred to the commit, with the same rights: see
     -- run_deferred.
-    select pgps_internal.write_function('pgps_internal.callback_{subscription_id}_{type_id}',
+    return pgps_internal.write_function('pgps_internal.callback_{subscription_id}_{type_id}',
         $head$(pgps_events pgps_event.{name}[]) returns void
         language plpgsql volatile security definer set enable_seqscan = on {settings}$head$, $body$
             #variable_conflict use_column
@@ -53,7 +54,8 @@ as $write$
             'type_id', (write_callback.event_type).type_id, 'name', quote_ident((write_callback.event_type).name),
             'settings', pgps_internal.environment_clause((write_callback.subscription).environment),
             'call', pgps_internal.write_call(write_callback.subscription, write_callback.event_type)),
-                (write_callback.subscription).owner)
+                (write_callback.subscription).owner);
+end
 $write$;
 comment on function pgps_internal.write_callback(pgps_internal.subscription, pgps_internal.event_type) is
 'Writes the function that calls a subscription''s callback for an array of events, with the rights and settings of its

@@ -3,10 +3,11 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_events(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_internal.events_{type_id}',
+begin
+    return pgps_internal.write_function('pgps_internal.events_{type_id}',
         $head$(pgps_ids bigint[]) returns table (event_id bigint, event pgps_event.{name})
         language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan$head$,
             $body$
@@ -17,7 +18,8 @@ as $write$
             union all
             select l.event_id, row({l_columns})::pgps_event.{name} from {kept} l
             where l.event_id = any (pgps_ids) and not exists (select from {log} x where x.event_id = l.event_id);
-        end$body$, write_events.names)
+        end$body$, write_events.names);
+end
 $write$;
 comment on function pgps_internal.write_events(jsonb) is
 'Writes pgps_internal.events_<type>: events by id, of the log or kept aside';

@@ -3,11 +3,12 @@
 
 create or replace function pgps_internal.write_log_view(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- Scalar subqueries: columns that a query does not name cost nothing.
-    select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
+    return pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
         select {shown} l.event_id, l.xid, ({published_at}) as published_at, ({publisher}) as publisher,
             coalesce(({origin}), (select p.broker from pgps_internal.progress p)) as origin,
             (select to_jsonb(pgps_row) from (select {attributes}) pgps_row) as payload
@@ -28,7 +29,8 @@ as $write$
             'publisher', pgps_internal.statement_of('c.publisher', write_log_view.names ->> 'type_id',
                 source => 'pgps_internal.statement'),
             'origin', pgps_internal.statement_of('c.origin', write_log_view.names ->> 'type_id',
-                source => 'pgps_internal.statement')))
+                source => 'pgps_internal.statement')));
+end
 $write$;
 comment on function pgps_internal.write_log_view(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_log: the events that the broker holds, by id, without the states of the queues; for readers of

@@ -3,17 +3,19 @@
 -- Writes: by name: no table (a hint names the endpoint).
 
 create or replace function pgps_internal.write_all_events(names jsonb) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- An event is in the log, or was kept aside for a failure or archived for an audit when its segment was reclaimed,
     -- or both.
-    select pgps_internal.render($query$select event_id, {own_attributes} 1 as pgps_one from {log}
+    return pgps_internal.render($query$select event_id, {own_attributes} 1 as pgps_one from {log}
         union all select event_id, {own_attributes} 1 from {kept} k
             where not exists (select from {log} x where x.event_id = k.event_id)
         union all select event_id, {own_attributes} 1 from {audit} a
             where not exists (select from {log} x where x.event_id = a.event_id)
-            and not exists (select from {kept} k where k.event_id = a.event_id)$query$, write_all_events.names)
+            and not exists (select from {kept} k where k.event_id = a.event_id)$query$, write_all_events.names);
+end
 $write$;
 comment on function pgps_internal.write_all_events(jsonb) is
 'The query of all events of a type that the broker has, wherever they are';
@@ -37,30 +39,36 @@ comment on function pgps_internal.refuse_queue_change() is
 
 create or replace function pgps_internal.read_only(view pgps_internal.piece, kind text, event_type text)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+declare
+    v_view pgps_internal.piece := read_only.view;
+begin
     -- A statement trigger fires also when there is no row; on a view it fires only where a row trigger stands in for
     -- the change.
-    select (read_only.view).kind, (read_only.view).name, concat((read_only.view).definition, format($triggers$;
+    v_view.definition := concat(v_view.definition, format($triggers$;
         create or replace trigger pgps_refuse before insert or update or delete on %1$s
         for each statement execute function pgps_internal.refuse_queue_change(%2$L, %3$L);
         create or replace trigger pgps_refuse_row instead of insert or update or delete on %1$s
         for each row execute function pgps_internal.refuse_queue_change(%2$L, %3$L)$triggers$,
-        (read_only.view).name, read_only.kind, read_only.event_type)), (read_only.view).owner, (read_only.view).comment
+        v_view.name, read_only.kind, read_only.event_type));
+    return v_view;
+end
 $write$;
 comment on function pgps_internal.read_only(pgps_internal.piece, text, text) is
 'The piece of a queue''s view, with triggers that say what to do instead of changing it';
 
 create or replace function pgps_internal.write_queue_in(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- Each queue ends with a part that has no rows and costs nothing: it names the endpoint, so PostgreSQL refuses
     -- readers without SELECT on it, whatever else of the view is planned. A function that raises would not do: it is
     -- not called where policies leave nothing to read.
-    select pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
+    return pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
         $view$with (security_invoker = true) as
         select {shown} l.event_id, l.pgps_published_at as enqueued_at, l.pgps_xid as xid, l.pgps_publisher as publisher,
             coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
@@ -93,7 +101,8 @@ as $write$
             'shown',
             pgps_internal.shown_attributes((write_queue_in.event_type).endpoint,
                 '{event_id,enqueued_at,xid,publisher,origin,state,origin_event_id}'))),
-        'in', (write_queue_in.event_type).name)
+        'in', (write_queue_in.event_type).name);
+end
 $write$;
 comment on function pgps_internal.write_queue_in(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_in: published events that are not dispatched, not acknowledged by all subscriptions, or kept
@@ -101,10 +110,11 @@ for an audit';
 
 create or replace function pgps_internal.write_queue_out(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
+begin
+    return pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
         $view$with (security_invoker = true) as
         select {shown} o.event_id, o.subscription, o.matched_at, o.attempts, o.state
         from pgps_internal.outgoing o
@@ -117,17 +127,19 @@ as $write$
             'events', pgps_internal.write_all_events(write_queue_out.names), 'shown',
             pgps_internal.shown_attributes((write_queue_out.event_type).endpoint,
                 '{event_id,subscription,matched_at,attempts,state}'))),
-        'out', (write_queue_out.event_type).name)
+        'out', (write_queue_out.event_type).name);
+end
 $write$;
 comment on function pgps_internal.write_queue_out(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_out: what waits for subscriptions, and what they had if that is kept for an audit';
 
 create or replace function pgps_internal.write_queue_exception(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
+begin
+    return pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
         $view$with (security_invoker = true) as
         select {shown} f.event_id, f.subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
         from pgps_internal.failed f
@@ -140,7 +152,8 @@ as $write$
             'events', pgps_internal.write_all_events(write_queue_exception.names), 'shown',
             pgps_internal.shown_attributes((write_queue_exception.event_type).endpoint,
                 '{event_id,subscription,failed_at,attempts,sqlstate,error,state}'))),
-        'exception', (write_queue_exception.event_type).name)
+        'exception', (write_queue_exception.event_type).name);
+end
 $write$;
 comment on function pgps_internal.write_queue_exception(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_exception: what could not be handed over, with the error';

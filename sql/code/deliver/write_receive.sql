@@ -3,16 +3,18 @@
 -- Writes: pgps_entry.receive_rows_calls.
 
 create or replace function pgps_internal.write_log_rows(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- Has the columns by which a run is looked up. Read by the function below, with the reader's rights.
-    select pgps_internal.write_view('pgps_entry.log_{type_id}', $view$with (security_invoker = true) as
+    return pgps_internal.write_view('pgps_entry.log_{type_id}', $view$with (security_invoker = true) as
         select l.event_id as pgps_event_id, {segment} as pgps_slot, l.xid as pgps_xid,
             ({statement}) as pgps_statement{more_attributes} from {log} l$view$, 'public',
         write_log_rows.names || jsonb_build_object('segment', pgps_internal.segment_of('l.event_id', 'control'),
             'statement', pgps_internal.statement_of('c', write_log_rows.names ->> 'type_id',
-                source => 'pgps_internal.statement')))
+                source => 'pgps_internal.statement')));
+end
 $write$;
 comment on function pgps_internal.write_log_rows(jsonb) is
 'Writes pgps_entry.log_<type>: the log as pgps_queue.<type>_receive reads it for its caller';
@@ -21,10 +23,11 @@ drop function if exists pgps_internal.write_run_rows(jsonb);
 create or replace function pgps_internal.write_run_rows(
     names jsonb, published_at text, publisher text, xid text, origin text, source text = ''
 ) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.render($query$select l.pgps_event_id, {published_at}, {publisher}, {xid}, {origin},
+begin
+    return pgps_internal.render($query$select l.pgps_event_id, {published_at}, {publisher}, {xid}, {origin},
                     case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end,
                         r.places_text{more_attributes}
                 -- Values that a run's events have in common are written as text once, not for each event.
@@ -34,19 +37,21 @@ as $write$
                     and l.pgps_slot = {segment}{source}$query$,
         write_run_rows.names || jsonb_build_object('segment', pgps_internal.segment_of('r.lo', 'control'),
             'published_at', write_run_rows.published_at, 'publisher', write_run_rows.publisher,
-            'xid', write_run_rows.xid, 'origin', write_run_rows.origin, 'source', write_run_rows.source))
+            'xid', write_run_rows.xid, 'origin', write_run_rows.origin, 'source', write_run_rows.source));
+end
 $write$;
 comment on function pgps_internal.write_run_rows(jsonb, text, text, text, text, text) is
 'The query of the rows of the runs in pgps_taken, a part of pgps_queue.<type>_receive, with the expressions for what the
 statement of an event tells; source: what they read besides the log';
 
 create or replace function pgps_internal.run_rows(names jsonb) returns jsonb
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- Three ways to the statement of an event that is not the run's own. Each mention of l.pgps_statement is set up as
     -- a look-up of its own, whether or not it is needed (decision 57).
-    select jsonb_build_object(
+    return jsonb_build_object(
         -- An event alone is that of its run's statement.
         'rows_of_one', pgps_internal.write_run_rows(run_rows.names, 'r.published_at', 'r.publisher', 'r.xid_number',
             'r.origin'),
@@ -69,17 +74,19 @@ as $write$
             'case when l.pgps_xid = r.xid then r.publisher else (l.pgps_statement).publisher end',
             'case when l.pgps_xid = r.xid then r.xid_number
                         else coalesce((l.pgps_statement).publishers_xid, l.pgps_xid)::text::bigint end',
-            'case when l.pgps_xid = r.xid then r.origin else coalesce((l.pgps_statement).origin, r.broker) end'))
+            'case when l.pgps_xid = r.xid then r.origin else coalesce((l.pgps_statement).origin, r.broker) end'));
+end
 $write$;
 comment on function pgps_internal.run_rows(jsonb) is
 'The queries of pgps_queue.<type>_receive: rows_of_one for a single event, rows for runs that end within the statement
 of their first event, rows_of_many for all others';
 
 create or replace function pgps_internal.write_answer(names jsonb) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.render($answer$if cardinality(pgps_taken.runs) = 1
+begin
+    return pgps_internal.render($answer$if cardinality(pgps_taken.runs) = 1
                     and (pgps_taken.runs)[1].lo = (pgps_taken.runs)[1].hi then
                 return query
                 {rows_of_one};
@@ -94,7 +101,8 @@ as $write$
                 return query
                 {rows}
                 order by r.places, r.batch_id, l.pgps_event_id;
-            end if;$answer$, pgps_internal.run_rows(write_answer.names))
+            end if;$answer$, pgps_internal.run_rows(write_answer.names));
+end
 $write$;
 comment on function pgps_internal.write_answer(jsonb) is
 'Writes the part of pgps_queue.<type>_receive that returns the rows of the runs in pgps_taken, by the query that they
@@ -102,10 +110,11 @@ need';
 
 create or replace function pgps_internal.write_receive(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_queue.{receive}',
+begin
+    return pgps_internal.write_function('pgps_queue.{receive}',
         $head$(subscriptions text[], max_events integer = 1000, consumer text = null)
         returns table (pgps_event_id bigint, pgps_published_at timestamptz, pgps_publisher name, pgps_xid bigint,
             pgps_origin text,
@@ -148,16 +157,18 @@ as $write$
         comment => 'The next events of subscriptions to this type as pgps.receive gives them, the attributes as '
             'columns. Subscriptions that are at the same place
 with the same filter get their rows once: pgps_places is a multirange of their places in the argument, counted from '
-    '1. Acknowledge with pgps.ack or pgps.ack_each, under the same consumer.')
+    '1. Acknowledge with pgps.ack or pgps.ack_each, under the same consumer.');
+end
 $write$;
 comment on function pgps_internal.write_receive(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_receive: the next events of several subscriptions, the attributes as columns';
 
 create or replace function pgps_internal.write_statements(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_internal.statements_{type_id}',
+begin
+    return pgps_internal.write_function('pgps_internal.statements_{type_id}',
         $head$(pgps_runs pgps_internal.run[], pgps_batch bigint, pgps_event bigint,
         pgps_places int4multirange, pgps_broker text) returns pgps_internal.run[]
         language plpgsql stable set search_path = pg_catalog,
@@ -184,7 +195,8 @@ as $write$
             return v_told;
         end$body$, write_statements.names || jsonb_build_object('statement', pgps_internal.statement_of(
             'c.published_at, c.publisher, c.origin_id, c.lo, c.hi, c.raiser', write_statements.names ->> 'type_id',
-            'r.lo')))
+            'r.lo')));
+end
 $write$;
 comment on function pgps_internal.write_statements(jsonb) is
 'Writes pgps_internal.statements_<type>: runs of events with the statements that published them';

@@ -3,31 +3,35 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.unfold_names(names jsonb) returns jsonb
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_build_object(
+declare
+    v_columns text := 'c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi, c.raiser';
+    v_type_id text := unfold_names.names ->> 'type_id';
+begin
+    return jsonb_build_object(
         'message', pgps_internal.render($message$(r.place, l.event_id, pgps_type,
                 (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
                 pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null
                     then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
                 c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message$message$, unfold_names.names),
-        'statement', pgps_internal.statement_of(s.columns, s.type_id),
-        'statement_in_segments', pgps_internal.statement_of(s.columns, s.type_id,
-            also => ' and (pgps_internal.log_segment(c.hi) = v_first or pgps_internal.log_segment(c.hi) = v_last)'))
-    from (select 'c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi, c.raiser' as columns,
-        unfold_names.names ->> 'type_id' as type_id) s
+        'statement', pgps_internal.statement_of(v_columns, v_type_id),
+        'statement_in_segments', pgps_internal.statement_of(v_columns, v_type_id,
+            also => ' and (pgps_internal.log_segment(c.hi) = v_first or pgps_internal.log_segment(c.hi) = v_last)'));
+end
 $$;
 comment on function pgps_internal.unfold_names(jsonb) is
 'Names for the template of unfold_<type>: an event as a message, and the two look-ups of its statement';
 
 create or replace function pgps_internal.write_unfold(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- Static, so that its plan is kept. The join names the segment, so that one is searched for each event, not four.
-    select pgps_internal.write_function('pgps_internal.unfold_{type_id}',
+    return pgps_internal.write_function('pgps_internal.unfold_{type_id}',
         $head$(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_broker text)
         returns pgps_internal.message[]
         language plpgsql stable set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
@@ -67,7 +71,8 @@ as $write$
                         and r.event_id not in (select (m).event_id from unnest(v_messages) m));
             end if;
             return v_messages;
-        end$body$, write_unfold.names || pgps_internal.unfold_names(write_unfold.names))
+        end$body$, write_unfold.names || pgps_internal.unfold_names(write_unfold.names));
+end
 $write$;
 comment on function pgps_internal.write_unfold(jsonb) is
 'Writes pgps_internal.unfold_<type>: received events as messages, with payload, publisher and origin';

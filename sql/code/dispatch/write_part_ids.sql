@@ -3,11 +3,12 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_part_ids(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- No SET clauses: it runs with the caller's settings.
-    select pgps_internal.write_function('pgps_internal.part_ids_{type_id}',
+    return pgps_internal.write_function('pgps_internal.part_ids_{type_id}',
         $head$(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.part_ids
         language plpgsql stable$head$, $body$
         declare
@@ -49,7 +50,8 @@ as $write$
                 coalesce(bool_or(numbered), false)
             into v_found.ids, v_found.events, v_found.numbered from i;
             return v_found;
-        end$body$, write_part_ids.names)
+        end$body$, write_part_ids.names);
+end
 $write$;
 comment on function pgps_internal.write_part_ids(jsonb) is
 'Writes pgps_internal.part_ids_<type>, which finds the events of transactions in ranges of the log';

@@ -2,10 +2,11 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_few(names jsonb) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.render($query$with stated as (
+begin
+    return pgps_internal.render($query$with stated as (
                     select o.lseq, l.event_id, l.pgps_row, c.control, (c.control).hi as hi
                     from unnest(pgps_shipments) o
                     cross join lateral unnest(o.slices) s
@@ -30,7 +31,8 @@ as $write$
                             (array_agg(i.control))[1] as control
                             from islands i group by i.lseq, i.hi, i.island) g) as runs$query$,
         write_few.names || jsonb_build_object('statement',
-            pgps_internal.statement_of('c as control', write_few.names ->> 'type_id')))
+            pgps_internal.statement_of('c as control', write_few.names ->> 'type_id')));
+end
 $write$;
 comment on function pgps_internal.write_few(jsonb) is
 'The query of the rows and runs of a few events, a part of pgps_internal.sent_<type>';
@@ -86,22 +88,26 @@ comment on function pgps_internal.write_sent(pgps_internal.event_type, jsonb) is
 not represent its values fully';
 
 create or replace function pgps_internal.wire_names(endpoint regclass) returns jsonb
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_build_object(
-        -- Fixed here only if all types are built in, because others can be renamed.
-        'wire_known', case when w.columns @? '$[*] ? (@.as_text == true)' then 'null' else quote_literal(w.columns) end,
-        'wire_sent', (select coalesce(string_agg(format(', x.%I', c.value ->> 'name'), '' order by c.n), '')
-            from jsonb_array_elements(w.columns) with ordinality c(value, n)),
-        'wire_columns', (select coalesce(string_agg(format(', %I', c.value ->> 'name'), '' order by c.n), '')
-            from jsonb_array_elements(w.columns) with ordinality c(value, n)),
-        'wire_stored', (select coalesce(string_agg(format(', (x.w).%I', c.value ->> 'name'), '' order by c.n), '')
-            from jsonb_array_elements(w.columns) with ordinality c(value, n)),
-        'wire_is_plain', (select coalesce(bool_and(pgps_internal.is_plain_text(a.atttypid::regtype)), true)
-            from pg_attribute a where a.attrelid = wire_names.endpoint and a.attnum > 0 and not a.attisdropped),
-        'wire_settings', pgps_internal.text_settings(wire_names.endpoint))
-    from (select pgps_internal.wire_columns(wire_names.endpoint) as columns) w
+begin
+    return (
+        select jsonb_build_object(
+            -- Fixed here only if all types are built in, because others can be renamed.
+            'wire_known', case when w.columns @? '$[*] ? (@.as_text == true)' then 'null'
+                else quote_literal(w.columns) end,
+            'wire_sent', (select coalesce(string_agg(format(', x.%I', c.value ->> 'name'), '' order by c.n), '')
+                from jsonb_array_elements(w.columns) with ordinality c(value, n)),
+            'wire_columns', (select coalesce(string_agg(format(', %I', c.value ->> 'name'), '' order by c.n), '')
+                from jsonb_array_elements(w.columns) with ordinality c(value, n)),
+            'wire_stored', (select coalesce(string_agg(format(', (x.w).%I', c.value ->> 'name'), '' order by c.n), '')
+                from jsonb_array_elements(w.columns) with ordinality c(value, n)),
+            'wire_is_plain', (select coalesce(bool_and(pgps_internal.is_plain_text(a.atttypid::regtype)), true)
+                from pg_attribute a where a.attrelid = wire_names.endpoint and a.attnum > 0 and not a.attisdropped),
+            'wire_settings', pgps_internal.text_settings(wire_names.endpoint))
+        from (select pgps_internal.wire_columns(wire_names.endpoint) as columns) w);
+end
 $$;
 comment on function pgps_internal.wire_names(regclass) is
 'Names for the templates of sent_<type> and store_<type>: the attributes as they travel';

@@ -4,12 +4,13 @@
 
 create or replace function pgps_internal.write_sent_rows(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- Rows are read while they are found, not collected first. The barrier keeps readers from seeing other rows: only
     -- leakproof comparisons are pushed below it.
-    select pgps_internal.write_view('pgps_link.{sent}', $view$with (security_barrier = true) as
+    return pgps_internal.write_view('pgps_link.{sent}', $view$with (security_barrier = true) as
         select o.lseq as pgps_item, l.*
         from (select o.lseq, r from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
             where o.neighbour_id = (select pgps._sender()) and s.type_id = {type_id} order by o.lseq, r) o
@@ -21,7 +22,8 @@ as $write$
                     then ', x.%1$I::text as %1$I' else ', x.%1$I' end, c.value ->> 'name'),
                     '' order by c.n), '')
                 from jsonb_array_elements(pgps_internal.wire_columns((write_sent_rows.event_type).endpoint))
-                    with ordinality c(value, n))))
+                    with ordinality c(value, n))));
+end
 $write$;
 comment on function pgps_internal.write_sent_rows(pgps_internal.event_type, jsonb) is
 'Writes pgps_link.<type>_sent: what the session of a link has to send, item by item';

@@ -4,10 +4,11 @@
 
 create or replace function pgps_internal.write_store(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_internal.store_{type_id}', $head$(pgps_rows jsonb, pgps_attributes jsonb)
+begin
+    return pgps_internal.write_function('pgps_internal.store_{type_id}', $head$(pgps_rows jsonb, pgps_attributes jsonb)
         returns bigint[]
         language plpgsql {wire_settings}$head$, $body$
         declare
@@ -26,7 +27,8 @@ as $write$
             )
             select coalesce(array_agg(t.event_id order by t.event_id), '{}') into v_ids from stored t;
             return v_ids;
-        end$body$, write_store.names || pgps_internal.wire_names((write_store.event_type).endpoint))
+        end$body$, write_store.names || pgps_internal.wire_names((write_store.event_type).endpoint));
+end
 $write$;
 comment on function pgps_internal.write_store(pgps_internal.event_type, jsonb) is
 'Writes pgps_internal.store_<type>: puts rows that came as text into the log; returns their ids, or null when the

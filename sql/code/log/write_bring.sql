@@ -3,11 +3,12 @@
 -- Writes: by name: the entry of an immediate type (generated).
 
 create or replace function pgps_internal.write_bring(names jsonb) returns pgps_internal.piece
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
+begin
     -- pgps_events has rows of the stage, with all their attributes, as text under the settings of forward_stage.
-    select pgps_internal.write_function('pgps_internal.bring_{type_id}',
+    return pgps_internal.write_function('pgps_internal.bring_{type_id}',
         $head$(pgps_events jsonb, pgps_publisher name, pgps_reliability text, pgps_raiser text, pgps_handler text,
             pgps_client text,
             pgps_timezone text) returns bigint
@@ -30,7 +31,8 @@ as $write$
                 perform pgps_internal.carry(v_type, currval('pgps_internal.event_id_seq'));
             end if;
             return currval('pgps_internal.event_id_seq');
-        end$body$, write_bring.names)
+        end$body$, write_bring.names);
+end
 $write$;
 comment on function pgps_internal.write_bring(jsonb) is
 'Writes pgps_internal.bring_<type>, of an immediate type: publishes events in a transaction of their own';

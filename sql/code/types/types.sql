@@ -5,10 +5,10 @@
 create or replace function pgps_internal.attributes_of(endpoint regclass)
 returns table (name text, type text, not_null boolean, default_value text, collate_clause text)
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 begin
-    -- Not in SQL, which would be planned anew in each of the dozens of calls that making a type takes.
+    -- Planned once in a session, and not in each of the dozen calls that making a type takes.
     return query
     select a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
         coalesce((select format('collate %I.%I', n.nspname, c.collname) from pg_collation c
@@ -26,12 +26,15 @@ comment on function pgps_internal.attributes_of(regclass) is
 'The attributes of an event type in order, without the producer columns';
 
 create or replace function pgps_internal.column_list(endpoint regclass, prefix text = '') returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(column_list.prefix || quote_ident(a.attname), ', ' order by a.attnum)
-    from pg_attribute a
-    where a.attrelid = column_list.endpoint and a.attnum > 0 and not a.attisdropped
+begin
+    return (
+        select string_agg(column_list.prefix || quote_ident(a.attname), ', ' order by a.attnum)
+        from pg_attribute a
+        where a.attrelid = column_list.endpoint and a.attnum > 0 and not a.attisdropped);
+end
 $$;
 comment on function pgps_internal.column_list(regclass, text) is
 'All columns of an endpoint, quoted, each with prefix before it';
