@@ -259,6 +259,7 @@
 \ir code/composite/detect.sql
 \ir code/composite/coupling.sql
 \ir code/composite/firing.sql
+\ir code/composite/run_rule.sql
 \ir code/composite/trial.sql
 \ir code/composite/plan.sql
 \ir code/composite/reclaim.sql

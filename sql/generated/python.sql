@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '46fbf58c1d2658f8', $python$
+('attribute_list', 'dbb2dee9f4588bca', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '46fbf58c1d2658f8', $python$
+('callback_text', 'dbb2dee9f4588bca', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '46fbf58c1d2658f8', $python$
+('calling', 'dbb2dee9f4588bca', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '46fbf58c1d2658f8', $python$
+('composite.coupled', 'dbb2dee9f4588bca', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -488,7 +488,7 @@ def read_new(queries: Queries, source: dict[str, Any], tasks: dict[int, Task], j
     """Add the events of one type to the composite events that want them."""
     leaves = {composite_id for composite_id, task in tasks.items() if task.is_new}
     after = job["before"] if leaves else job["reached"]
-    for row in queries.plan(source["query"], ["bigint"]).execute([after]):
+    for row in queries.rows_taken_back(queries.plan(source["query"], ["bigint"]), [after]):
         values = None
         matches: dict[int, list[tuple[str, Any]]] = {}
         for composite_id, leaf in zip(row["composites"], row["leaves"]):
@@ -567,7 +567,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '46fbf58c1d2658f8', $python$
+('composite.definition', 'dbb2dee9f4588bca', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -802,7 +802,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '46fbf58c1d2658f8', $python$
+('composite.described', 'dbb2dee9f4588bca', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -939,7 +939,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '46fbf58c1d2658f8', $python$
+('composite.detector', 'dbb2dee9f4588bca', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1335,7 +1335,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '46fbf58c1d2658f8', $python$
+('composite.entry', 'dbb2dee9f4588bca', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1353,7 +1353,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.gathering', '46fbf58c1d2658f8', $python$
+('composite.gathering', 'dbb2dee9f4588bca', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1611,7 +1611,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '46fbf58c1d2658f8', $python$
+('composite.graph', 'dbb2dee9f4588bca', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1838,7 +1838,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '46fbf58c1d2658f8', $python$
+('composite.keys', 'dbb2dee9f4588bca', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1914,7 +1914,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '46fbf58c1d2658f8', $python$
+('composite.keystate', 'dbb2dee9f4588bca', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2057,7 +2057,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '46fbf58c1d2658f8', $python$
+('composite.limits', 'dbb2dee9f4588bca', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2096,7 +2096,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '46fbf58c1d2658f8', $python$
+('composite.matching', 'dbb2dee9f4588bca', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2166,7 +2166,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '46fbf58c1d2658f8', $python$
+('composite.memo', 'dbb2dee9f4588bca', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2237,7 +2237,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '46fbf58c1d2658f8', $python$
+('composite.occurrences', 'dbb2dee9f4588bca', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2326,7 +2326,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '46fbf58c1d2658f8', $python$
+('composite.ordering', 'dbb2dee9f4588bca', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -2430,7 +2430,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.pairing', '46fbf58c1d2658f8', $python$
+('composite.pairing', 'dbb2dee9f4588bca', $python$
 """Operators that take occurrences together: or, and, any, `;`, not."""
 
 from collections.abc import Iterator
@@ -2700,7 +2700,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.parser', '46fbf58c1d2658f8', $python$
+('composite.parser', 'dbb2dee9f4588bca', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3035,7 +3035,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '46fbf58c1d2658f8', $python$
+('composite.parts', 'dbb2dee9f4588bca', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3179,7 +3179,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '46fbf58c1d2658f8', $python$
+('composite.points', 'dbb2dee9f4588bca', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3303,9 +3303,10 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '46fbf58c1d2658f8', $python$
+('composite.queries', 'dbb2dee9f4588bca', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
+import contextlib
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Optional
@@ -3385,6 +3386,10 @@ PLANS_KEPT = 6000  # the statements of types and definitions that are gone go wi
 
 # Owner, event type, first and last event of what one composite event has published.
 Statement = tuple[int, int, int, int]
+
+
+class TakenBackError(Exception):
+    """End a subtransaction whose result is known, so that nothing else of it is left."""
 
 
 class Queries:
@@ -3467,15 +3472,26 @@ class Queries:
             self.ask(plan, text, items, found, None if limit is None else monotonic() + limit)
         return found
 
+    def rows_taken_back(self, plan: Any, values: list[Any], end: Optional[float] = None) -> Any:
+        """Return the rows of a query that calls code of users', until a time; whatever else that has done is undone.
+
+        A search_path that it leaves behind would hold for statements with other rights, a constraint that it defers
+        would be checked with those of whoever commits.
+        """
+        rows: Any = ()
+        with contextlib.suppress(TakenBackError), self.db.subtransaction():
+            self.alarm(end)
+            rows = plan.execute(values)
+            self.quiet(end)
+            raise TakenBackError
+        return rows
+
     def ask(
         self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any], end: Optional[float] = None
     ) -> None:
         """Ask one condition of some candidates, until a time."""
         try:
-            with self.db.subtransaction():
-                self.alarm(end)
-                rows = plan.execute(["[" + ", ".join(items) + "]"])
-                self.quiet(end)
+            rows = self.rows_taken_back(plan, ["[" + ", ".join(items) + "]"], end)
         except self.db.SPIError as error:
             if end is not None and monotonic() >= end:
                 self.quiet(end)
@@ -3509,7 +3525,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '46fbf58c1d2658f8', $python$
+('composite.rows', 'dbb2dee9f4588bca', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3598,7 +3614,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '46fbf58c1d2658f8', $python$
+('composite.sequence', 'dbb2dee9f4588bca', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3710,7 +3726,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '46fbf58c1d2658f8', $python$
+('composite.server', 'dbb2dee9f4588bca', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4015,7 +4031,7 @@ def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, 
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
     return queries.publish(subject.job, [*times, starts, ends, parts], bound)
 $python$),
-('composite.stepping', '46fbf58c1d2658f8', $python$
+('composite.stepping', 'dbb2dee9f4588bca', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4261,7 +4277,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '46fbf58c1d2658f8', $python$
+('composite.storing', 'dbb2dee9f4588bca', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4341,7 +4357,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '46fbf58c1d2658f8', $python$
+('composite.subjects', 'dbb2dee9f4588bca', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 from collections.abc import Iterable
@@ -4513,7 +4529,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
     return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
 $python$),
-('composite.syntax', '46fbf58c1d2658f8', $python$
+('composite.syntax', 'dbb2dee9f4588bca', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4618,7 +4634,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '46fbf58c1d2658f8', $python$
+('composite.takeover', 'dbb2dee9f4588bca', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4701,7 +4717,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '46fbf58c1d2658f8', $python$
+('composite.texts', 'dbb2dee9f4588bca', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4904,7 +4920,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '46fbf58c1d2658f8', $python$
+('composite.times', 'dbb2dee9f4588bca', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5106,7 +5122,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '46fbf58c1d2658f8', $python$
+('composite.told', 'dbb2dee9f4588bca', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5181,7 +5197,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '46fbf58c1d2658f8', $python$
+('composite.trial', 'dbb2dee9f4588bca', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5396,7 +5412,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '46fbf58c1d2658f8', $python$
+('composite.windows', 'dbb2dee9f4588bca', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5600,7 +5616,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '46fbf58c1d2658f8', $python$
+('composite.wire', 'dbb2dee9f4588bca', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5671,7 +5687,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '46fbf58c1d2658f8', $python$
+('filter_literals', 'dbb2dee9f4588bca', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5757,7 +5773,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '46fbf58c1d2658f8', $python$
+('filter_names', 'dbb2dee9f4588bca', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5871,7 +5887,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '46fbf58c1d2658f8', $python$
+('filter_text', 'dbb2dee9f4588bca', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6138,7 +6154,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '46fbf58c1d2658f8', $python$
+('in_select', 'dbb2dee9f4588bca', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6238,7 +6254,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '46fbf58c1d2658f8', $python$
+('keywords', 'dbb2dee9f4588bca', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6310,7 +6326,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '46fbf58c1d2658f8', $python$
+('lexer', 'dbb2dee9f4588bca', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6656,7 +6672,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '46fbf58c1d2658f8', $python$
+('safe_filter', 'dbb2dee9f4588bca', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6957,7 +6973,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '46fbf58c1d2658f8', $python$
+('statement_composite', 'dbb2dee9f4588bca', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7052,7 +7068,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '46fbf58c1d2658f8', $python$
+('statement_reader', 'dbb2dee9f4588bca', $python$
 """Read a statement word by word."""
 
 import re
@@ -7270,7 +7286,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '46fbf58c1d2658f8', $python$
+('statement_text', 'dbb2dee9f4588bca', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7548,7 +7564,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '46fbf58c1d2658f8', $python$
+('token_lists', 'dbb2dee9f4588bca', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7782,7 +7798,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '46fbf58c1d2658f8', $python$
+('whole_row', 'dbb2dee9f4588bca', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7881,7 +7897,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "46fbf58c1d2658f8"
+digest = "dbb2dee9f4588bca"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -7988,7 +8004,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "46fbf58c1d2658f8"
+digest = "dbb2dee9f4588bca"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8088,7 +8104,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "46fbf58c1d2658f8"
+digest = "dbb2dee9f4588bca"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8178,7 +8194,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "46fbf58c1d2658f8"
+digest = "dbb2dee9f4588bca"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8270,7 +8286,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "46fbf58c1d2658f8"
+digest = "dbb2dee9f4588bca"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8385,7 +8401,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "46fbf58c1d2658f8"
+digest = "dbb2dee9f4588bca"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8475,7 +8491,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "46fbf58c1d2658f8"
+digest = "dbb2dee9f4588bca"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -218,6 +218,18 @@ def test_what_its_owner_may_see_here_holds_for_what_a_neighbour_detects(
     assert scene.parts(scene.ward) == []
 
 
+def test_who_names_the_type_of_a_part_has_no_other_rights_than_his_own(
+    scene: Scene, connect: Connect, role: Callable[..., str]
+) -> None:
+    scene.create("it", "a ; b")
+    (part,) = scene.parts(scene.home)
+    chief = role("chief", "pgps_admin")
+    session = connect(chief, dsn=scene.home.dsn)
+    call(session, "create_composite_event", "spy", f"{part} (starts_at is not null) p")
+    owners = "select distinct owner::text from pgps_internal.subscription where kind = 'composite' and filter <> ''"
+    assert column(scene.home.admin, owners) == [chief]
+
+
 def test_a_part_is_altered_and_reset_with_the_whole(scene: Scene) -> None:
     scene.create("it", "(a ; b) and c", context="chronicle", max_open=2, partition_by="k", auditable=True)
 

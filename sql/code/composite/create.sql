@@ -219,8 +219,10 @@ begin
         parameter_types, kind, scope, priority, max_attempts, handler)
     values (format('composite*%s*%s', (subscribe_leaf.composite).composite_id, subscribe_leaf.leaf),
         -- Nobody has rights on what a neighbour detects: the owner of the composite event sees of it what it may see
-        -- of the events in it, see parts_of.
-        case when exists (select from pgps_internal.composite_part p where p.name = (subscribe_leaf.event_type).name)
+        -- of the events in it, see parts_of. Where somebody names the type of a part himself, it is a leaf like others.
+        case when exists (select from pgps_internal.composite_part p
+                where p.composite_id = (subscribe_leaf.composite).composite_id and p.leaf = subscribe_leaf.leaf
+                    and p.name = (subscribe_leaf.event_type).name)
             then quote_ident(current_user)::regrole else (subscribe_leaf.composite).owner end,
         (subscribe_leaf.event_type).name, false, subscribe_leaf.predicate,
         (subscribe_leaf.composite).environment, pgps_internal.clean_types(subscribe_leaf.constant_types), 'composite',

@@ -151,17 +151,14 @@ declare
     v_more boolean := false;
     v_runs_code boolean := (select bool_or(c.parsed -> 'conditions' <> '[]' or c.parsed -> 'attributes' <> '[]')
         from pgps_internal.composite c where c.composite_id = any (try_steps.composite_ids));
-    v_before pgps_internal.session_state;
+    v_prepared text := case when v_runs_code then pgps_internal.prepared() end;
 begin
     begin
-        if v_runs_code then
-            v_before := pgps_internal.session_state(true);
-        end if;
         v_more := pgps_internal.take_steps(try_steps.composite_ids, try_steps.shares, try_steps.uptos,
             try_steps.are_last, try_steps.now);
-        -- What a filter or an attribute has set for the session would hold for what is detected next.
+        -- All else that a filter or an attribute does is rolled back at once, before any other statement runs.
         if v_runs_code then
-            perform pgps_internal.check_settings(v_before, 'the filter or an attribute of a composite event');
+            perform pgps_internal.forget_prepared(v_prepared);
         end if;
         return v_more;
     exception when others or assert_failure then

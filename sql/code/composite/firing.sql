@@ -1,7 +1,7 @@
 -- What rules do in the publisher's transaction (coupling.sql): which fire, what composite events detect in it, and how
 -- deep they are.
 -- Locks: none.
--- Writes: coupling_mark, subscription.
+-- Writes: coupling_mark.
 
 create or replace function pgps_internal.rules_about(type_ids integer[], coupling text)
 returns setof pgps_internal.coupled_rule
@@ -121,6 +121,7 @@ declare
         from pgps_internal.rules_about((run_rules.mark).type_ids, (run_rules.mark).coupling) r);
     v_rule pgps_internal.coupled_rule;
     v_found jsonb;
+    v_prepared text := pgps_internal.prepared();
     v_after pgps_internal.coupling_mark;
 begin
     if v_depth > pgps_internal.setting('coupling_depth')::integer then
@@ -131,6 +132,9 @@ begin
             'administrator raise the limit: select pgps.configure(''coupling_depth'', …)';
     end if;
     v_found := pgps_internal.detect_coupled(run_rules.mark, v_rules, v_done);
+    if v_found is not null then
+        perform pgps_internal.forget_prepared(v_prepared);
+    end if;
     insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due, numbered)
     values ((run_rules.mark).coupling, (run_rules.mark).before, v_done, '{}', v_depth, false,
         (run_rules.mark).numbered);
@@ -291,80 +295,3 @@ $$;
 comment on function pgps_internal.detect_coupled(pgps_internal.coupling_mark, pgps_internal.coupled_rule[], bigint) is
 'What the composite events of some rules detect in what the transaction has published since the last run, up to the id
 done; null when none of the rules is about one';
-
-create or replace function pgps_internal.found_events(
-    composite pgps_internal.composite, event_type pgps_internal.event_type
-) returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format($query$array(
-            select row(%1$s pgps_internal.moment((i.x ->> 'starts')::bigint),
-                pgps_internal.moment((i.x ->> 'ends')::bigint), pgps_internal.moment((i.x ->> 'detected')::bigint),
-                (i.x ->> 'constituents')::jsonb, null, null)::pgps_event.%2$I
-            from jsonb_array_elements($1) with ordinality i(x, n) %3$s order by i.n)$query$,
-        coalesce((select string_agg(format('m.%I,', a ->> 'name'), ' ' order by o)
-            from jsonb_array_elements((found_events.composite).parsed -> 'attributes') with ordinality x(a, o)), ''),
-        (found_events.event_type).name,
-        case when jsonb_array_length((found_events.composite).parsed -> 'attributes') > 0
-            then format($make$join pgps_internal.composite_make_%s((select format('[%%s]',
-                    string_agg(g.x ->> 'bound', ', ' order by g.n))
-                    from jsonb_array_elements($1) with ordinality g(x, n))) m on m.pgps_n = i.n$make$,
-                (found_events.composite).composite_id) else '' end)
-$$;
-comment on function pgps_internal.found_events(pgps_internal.composite, pgps_internal.event_type) is
-'The text of an array of events of a composite type, of detections in $1';
-
-create or replace function pgps_internal.run_rule(
-    rule pgps_internal.coupled_rule, mark pgps_internal.coupling_mark, detections jsonb, done bigint
-) returns void
-language plpgsql
-as $$
-declare
-    v_type pgps_internal.event_type;
-    v_composite pgps_internal.composite;
-    v_subscription pgps_internal.subscription;
-    v_items jsonb;
-    v_ids bigint[];
-    v_events text;
-begin
-    select s.* into v_subscription from pgps_internal.subscription s
-    where s.subscription_id = (run_rule.rule).subscription_id;
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = (run_rule.rule).type_id;
-    if not has_table_privilege(v_subscription.owner::oid, v_type.endpoint, 'select') then
-        update pgps_internal.subscription s set state = 'suspended', last_error = format(
-            'role %s may not receive event type "%s" any more', s.owner, s.event_type)
-        where s.subscription_id = v_subscription.subscription_id;
-        return;
-    end if;
-    select c.* into v_composite from pgps_internal.composite c where c.type_id = v_type.type_id;
-    if found then
-        v_items := run_rule.detections -> v_composite.composite_id::text;
-        v_events := pgps_internal.found_events(v_composite, v_type);
-    else
-        execute 'select ' || pgps_internal.coupled_ids(v_type, 'l.event_id > $1 and l.event_id <= $2',
-            (run_rule.mark).numbered)
-        using (run_rule.mark).done, run_rule.done into v_ids;
-        v_ids := pgps_internal.visible_ids(v_type, v_subscription.owner, v_ids);
-        v_events := format('array(select e.event from unnest($2) with ordinality u(event_id, place)
-            join pgps_internal.events_%s($2) e using (event_id) order by u.place)', v_type.type_id);
-    end if;
-    if v_items is null and coalesce(cardinality(v_ids), 0) = 0 then
-        return;
-    end if;
-    execute format($run$
-        with e as materialized (select %1$s as events),
-        chosen as materialized (
-            select array(select u.event from (select x as event, row_number() over () as place
-                    from unnest(e.events) x) u
-                join unnest(pgps_internal.coupled_%2$s_%3$s(e.events)) p(place) using (place) order by place) as events
-            from e
-        )
-        select pgps_internal.callback_%2$s_%3$s(c.events) from chosen c where cardinality(c.events) > 0$run$,
-        v_events, v_subscription.subscription_id, v_type.type_id)
-    using v_items, v_ids;
-end
-$$;
-comment on function pgps_internal.run_rule(pgps_internal.coupled_rule, pgps_internal.coupling_mark, jsonb, bigint) is
-'Calls the callback of a rule for what it is about: detections of its composite event, or events up to the id done. A
-rule whose owner has lost SELECT is suspended';

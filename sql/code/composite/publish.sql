@@ -108,6 +108,53 @@ comment on function pgps_internal.insert_text(pgps_internal.event_type) is
 'The statement that puts detections without attributes into the log of their type; takes the arrays of
 pgps_internal.detections but the last';
 
+create or replace function pgps_internal.write_made(
+    composite pgps_internal.composite, event_type pgps_internal.event_type
+) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('select array(select row(%s, null, null, null, null, null, null)::pgps_event.%I
+        from pgps_internal.composite_make_%s($3) m order by m.pgps_n)',
+        (select string_agg(format('m.%I', a ->> 'name'), ', ' order by o)
+            from jsonb_array_elements((write_made.composite).parsed -> 'attributes') with ordinality x(a, o)),
+        (write_made.event_type).name, (write_made.composite).composite_id)
+$$;
+comment on function pgps_internal.write_made(pgps_internal.composite, pgps_internal.event_type) is
+'The query for an array of events of a composite type that have their attributes and nothing else; $3: what the names
+stand for in each';
+
+create or replace function pgps_internal.taken_back(
+    query text, items jsonb, ids bigint[], bound text, kind anyarray
+) returns anyarray
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_events taken_back.kind%type;
+    v_prepared text := pgps_internal.prepared();
+    v_done boolean := false;
+begin
+    -- Filters and attributes may call functions of their owner's. What these do is rolled back, as in match_owner: a
+    -- search_path that is left behind would hold for statements that run with the rights of pgps, and a constraint that
+    -- is deferred would be checked with those of whoever commits.
+    begin
+        execute taken_back.query using taken_back.items, taken_back.ids, taken_back.bound into v_events;
+        v_done := true;
+        raise exception 'take back' using errcode = 'PS001';
+    exception when sqlstate 'PS001' then
+        if not v_done then
+            raise;
+        end if;
+    end;
+    perform pgps_internal.forget_prepared(v_prepared);
+    return v_events;
+end
+$$;
+comment on function pgps_internal.taken_back(text, jsonb, bigint[], text, anyarray) is
+'The array of events that a query makes, with whatever else it has done undone. $1 to $3 of the query are items, ids and
+bound; kind: null of the array''s type, since PL/pgSQL keeps a plan for each type that it is called with';
+
 create or replace function pgps_internal.insert_found(
     composite pgps_internal.composite, event_type pgps_internal.event_type, detections pgps_internal.detections
 ) returns bigint
@@ -136,16 +183,19 @@ begin
                     pgps_end_at)
                 select i.event_id, %3$s, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends),
                     pgps_internal.moment(i.detected), i.constituents::jsonb, i.start_point, i.end_point
-                from one i join pgps_internal.composite_make_%4$s(format('[%%s]', array_to_string(($1).bound, ', '))) m
-                    on m.pgps_n = i.n
+                from one i
+                join (select pgps_made, row_number() over () as n from unnest(pgps_internal.taken_back(%5$L, null,
+                    null, format('[%%s]', array_to_string(($1).bound, ', ')), null::pgps_event.%4$I[])) pgps_made) m
+                    using (n)
                 returning event_id
             )
             select min(m.event_id), max(m.event_id), count(*) from made m$sql$, (insert_found.event_type).log,
             (select string_agg(quote_ident(a ->> 'name'), ', ' order by o)
                 from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
-            (select string_agg(format('m.%I', a ->> 'name'), ', ' order by o)
+            (select string_agg(format('(m.pgps_made).%I', a ->> 'name'), ', ' order by o)
                 from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
-            (insert_found.composite).composite_id)
+            (insert_found.event_type).name,
+            pgps_internal.write_made(insert_found.composite, insert_found.event_type))
         using insert_found.detections into v_lo, v_hi, v_count;
     end if;
     perform pgps_internal.record(array[(insert_found.event_type).type_id], array[v_lo], array[v_hi],

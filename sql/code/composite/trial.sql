@@ -238,6 +238,7 @@ declare
     v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
     v_id bigint := (args ->> 'event_id')::bigint;
     v_job jsonb := pgps_internal.explain_job(v_composite, v_id);
+    v_prepared text := pgps_internal.prepared();
     v_lines jsonb;
 begin
     if not exists (select from jsonb_array_elements(v_job -> 'events') e where (e ->> 'id')::bigint = v_id) then
@@ -247,6 +248,7 @@ begin
             else 'it is not held any more, or is not dispatched yet' end));
     end if;
     v_lines := pgps._try_step(v_job::text) -> 'lines';
+    perform pgps_internal.forget_prepared(v_prepared);
     if v_lines = '[]' then
         v_lines := jsonb_build_array(coalesce(
             (select jsonb_build_array('late', l.reason) from pgps_internal.composite_late l

@@ -25,6 +25,7 @@ Called by the rules'' triggers';
 create or replace function pgps_internal.fits_moment(moment text, type_id integer, xid xid8, event_id bigint)
 returns boolean
 language plpgsql stable
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark pgps_internal.rule_moment;

@@ -106,7 +106,7 @@ def read_new(queries: Queries, source: dict[str, Any], tasks: dict[int, Task], j
     """Add the events of one type to the composite events that want them."""
     leaves = {composite_id for composite_id, task in tasks.items() if task.is_new}
     after = job["before"] if leaves else job["reached"]
-    for row in queries.plan(source["query"], ["bigint"]).execute([after]):
+    for row in queries.rows_taken_back(queries.plan(source["query"], ["bigint"]), [after]):
         values = None
         matches: dict[int, list[tuple[str, Any]]] = {}
         for composite_id, leaf in zip(row["composites"], row["leaves"]):

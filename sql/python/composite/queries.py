@@ -1,5 +1,6 @@
 """What the detector in the server reads and writes, each as one statement for a set."""
 
+import contextlib
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Optional
@@ -79,6 +80,10 @@ PLANS_KEPT = 6000  # the statements of types and definitions that are gone go wi
 
 # Owner, event type, first and last event of what one composite event has published.
 Statement = tuple[int, int, int, int]
+
+
+class TakenBackError(Exception):
+    """End a subtransaction whose result is known, so that nothing else of it is left."""
 
 
 class Queries:
@@ -161,15 +166,26 @@ class Queries:
             self.ask(plan, text, items, found, None if limit is None else monotonic() + limit)
         return found
 
+    def rows_taken_back(self, plan: Any, values: list[Any], end: Optional[float] = None) -> Any:
+        """Return the rows of a query that calls code of users', until a time; whatever else that has done is undone.
+
+        A search_path that it leaves behind would hold for statements with other rights, a constraint that it defers
+        would be checked with those of whoever commits.
+        """
+        rows: Any = ()
+        with contextlib.suppress(TakenBackError), self.db.subtransaction():
+            self.alarm(end)
+            rows = plan.execute(values)
+            self.quiet(end)
+            raise TakenBackError
+        return rows
+
     def ask(
         self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any], end: Optional[float] = None
     ) -> None:
         """Ask one condition of some candidates, until a time."""
         try:
-            with self.db.subtransaction():
-                self.alarm(end)
-                rows = plan.execute(["[" + ", ".join(items) + "]"])
-                self.quiet(end)
+            rows = self.rows_taken_back(plan, ["[" + ", ".join(items) + "]"], end)
         except self.db.SPIError as error:
             if end is not None and monotonic() >= end:
                 self.quiet(end)

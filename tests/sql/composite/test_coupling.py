@@ -310,3 +310,11 @@ def test_what_cannot_be_a_rule_in_a_transaction_is_refused(
         with refused("42501", "may not run rules in transactions"):
             call(broker, "subscribe", "r", "debit", coupling="deferred", execute="pg_catalog.lower('x')")
     assert value(broker, "select count(*) from pgps.subscriptions where name = 'r'") == 0
+
+
+def test_attributes_may_have_any_names(broker: psycopg.Connection) -> None:
+    make_type(broker, "dot", "x integer, event integer, events integer, place integer")
+    for coupling in ("immediate", "deferred"):
+        call(broker, "subscribe", coupling, "dot", execute="public.tell(x::text || place)", coupling=coupling)
+    rows(broker, "insert into pgps_event.dot values (1, 2, 3, 4)")
+    assert told(broker) == ["14", "14"]
