@@ -1,4 +1,5 @@
 -- What there is to do: which shares of composite events have events or timers, and what a step of them needs to know.
+-- Not in SQL, which would be planned anew in each step.
 -- Locks: none.
 -- Writes: nothing.
 
@@ -84,65 +85,90 @@ comment on function pgps_internal.composites_due(bigint, timestamptz, integer, i
 that is all there is, so that timers may fire. seat, seats: those of one session of so many; among, shares: of these;
 null = of all';
 
-create or replace function pgps_internal.step_job(
-    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
-) returns jsonb
-language sql stable
+create or replace function pgps_internal.step_types(composite_ids bigint[], reached bigint[], uptos bigint[])
+returns jsonb
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    with once as materialized (
-        select pgps_internal.interval_types() as intervals,
-            extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval) as max_time
-    ),
-    c as materialized (
-        select (s.composite).*, s.composite as whole, s.share, s.shares, s.step, s.reached, s.has_parts, s.has_sources,
-            w.subject, w.upto, w.is_last
-        from unnest(step_job.composite_ids, step_job.shares, step_job.uptos, step_job.are_last)
-            with ordinality w(composite_id, share, upto, is_last, subject)
-        join pgps_internal.share_now s using (composite_id, share)
-    ),
-    leaf as (
-        select l.type_id, array_agg(l.composite_id order by c.subject, l.leaf) as composites,
-            array_agg(l.leaf order by c.subject, l.leaf) as leaves,
-            array_agg(c.reached order by c.subject, l.leaf) as after,
-            array_agg(c.upto order by c.subject, l.leaf) as upto,
-            array_agg(c.subject order by c.subject, l.leaf) as subjects
-        from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id
-    )
-    select jsonb_build_object('now', pgps_internal.microseconds(step_job.now),
-        'broker', (select p.broker from pgps_internal.progress p),
-        'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
-        'composites', (select jsonb_agg(jsonb_build_object('subject', c.subject, 'composite_id', c.composite_id,
-            'share', c.share, 'shares', c.shares, 'state_id', c.state_id, 'version', c.state_id::text,
-            'step', (c.step).row_id, 'given', c.given, 'ordering', nullif((c.step).ordering, 'null'),
-            'heard', (c.step).heard, 'upto', c.upto, 'open', (c.step).open,
-            'period', (c.parsed -> 'fastest' ->> 'period')::bigint, 'limit', o.max_time,
-            'began', pgps_internal.microseconds(c.began_at),
-            'since', case c.start when 'now' then pgps_internal.microseconds(c.began_at) end,
-            'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
-            'timed', (c.parsed ->> 'timed')::boolean or c.time_basis = 'event',
-            'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
-            'parts', case when c.has_parts then pgps_internal.parts_of(c.whole) end,
-            'part_types', case when c.has_parts then pgps_internal.part_types(c.composite_id) end,
-            'asked', (select h.asked -> 'nodes' from pgps_internal.hosted_part h where h.composite_id = c.composite_id),
-            'type_id', c.type_id, 'owner', c.owner::oid::bigint, 'insert', case when c.parsed -> 'attributes' = '[]'
-            then (select pgps_internal.insert_text(t) from pgps_internal.event_type t where t.type_id = c.type_id) end,
-            'sources', case when c.has_sources then pgps_internal.sources_of(c.composite_id) end,
-            'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
-                    format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
-                from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o))))
-            from c cross join once o),
-        'intervals', (select o.intervals from once o),
-        'types', (select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'type_id', t.type_id,
+#variable_conflict use_column
+begin
+    return (with c as materialized (
+            select w.*, k.parsed
+            from unnest(step_types.composite_ids, step_types.reached, step_types.uptos)
+                with ordinality w(composite_id, reached, upto, subject)
+            join pgps_internal.composite k using (composite_id)
+        ),
+        leaf as (
+            select l.type_id, array_agg(l.composite_id order by c.subject, l.leaf) as composites,
+                array_agg(l.leaf order by c.subject, l.leaf) as leaves,
+                array_agg(c.reached order by c.subject, l.leaf) as after,
+                array_agg(c.upto order by c.subject, l.leaf) as upto,
+                array_agg(c.subject order by c.subject, l.leaf) as subjects
+            from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id
+        )
+        select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'type_id', t.type_id,
             'keys', k.columns, 'hits', pgps_internal.read_hits(t), 'events', pgps_internal.read_events(t, k.columns),
             'composites', l.composites, 'leaves', l.leaves, 'after', l.after, 'upto', l.upto,
             'subjects', l.subjects)), '[]')
-            from leaf l join pgps_internal.event_type t using (type_id)
-            cross join lateral (
-                select coalesce(jsonb_agg(distinct p -> 'columns') filter (where p -> 'columns' <> '[]'), '[]')
-                    as columns
-                from c cross join lateral jsonb_array_elements(c.parsed -> 'leaves') p
-                where p ->> 'type' = t.name) k))
+        from leaf l join pgps_internal.event_type t using (type_id)
+        cross join lateral (
+            select coalesce(jsonb_agg(distinct p -> 'columns') filter (where p -> 'columns' <> '[]'), '[]') as columns
+            from c cross join lateral jsonb_array_elements(c.parsed -> 'leaves') p
+            where p ->> 'type' = t.name) k);
+end
+$$;
+comment on function pgps_internal.step_types(bigint[], bigint[], bigint[]) is
+'For each event type of these composite events: how its events are read, and by which leaves after which batch and up
+to which; composite events are numbered as their subjects in a step';
+
+create or replace function pgps_internal.step_job(
+    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
+) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    return (with once as materialized (
+            select pgps_internal.interval_types() as intervals,
+                extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval) as max_time
+        ),
+        c as materialized (
+            select (s.composite).*, s.composite as whole, s.share, s.shares, s.step, s.reached, s.has_parts,
+                s.has_sources, w.subject, w.upto, w.is_last
+            from unnest(step_job.composite_ids, step_job.shares, step_job.uptos, step_job.are_last)
+                with ordinality w(composite_id, share, upto, is_last, subject)
+            join pgps_internal.share_now s using (composite_id, share)
+        )
+        select jsonb_build_object('now', pgps_internal.microseconds(step_job.now),
+            'broker', (select p.broker from pgps_internal.progress p),
+            'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
+            'composites', (select jsonb_agg(jsonb_build_object('subject', c.subject, 'composite_id', c.composite_id,
+                'share', c.share, 'shares', c.shares, 'state_id', c.state_id, 'version', c.state_id::text,
+                'step', (c.step).row_id, 'given', c.given, 'ordering', nullif((c.step).ordering, 'null'),
+                'heard', (c.step).heard, 'upto', c.upto, 'open', (c.step).open,
+                'period', (c.parsed -> 'fastest' ->> 'period')::bigint, 'limit', o.max_time,
+                'began', pgps_internal.microseconds(c.began_at),
+                'since', case c.start when 'now' then pgps_internal.microseconds(c.began_at) end,
+                'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
+                'timed', (c.parsed ->> 'timed')::boolean or c.time_basis = 'event',
+                'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
+                'parts', case when c.has_parts then pgps_internal.parts_of(c.whole) end,
+                'part_types', case when c.has_parts then pgps_internal.part_types(c.composite_id) end,
+                'asked', (select h.asked -> 'nodes' from pgps_internal.hosted_part h
+                    where h.composite_id = c.composite_id),
+                'type_id', c.type_id, 'owner', c.owner::oid::bigint,
+                'insert', case when c.parsed -> 'attributes' = '[]' then (select pgps_internal.insert_text(t)
+                    from pgps_internal.event_type t where t.type_id = c.type_id) end,
+                'sources', case when c.has_sources then pgps_internal.sources_of(c.composite_id) end,
+                'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
+                        format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
+                    from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o))))
+                from c cross join once o),
+            'intervals', (select o.intervals from once o),
+            'types', (select pgps_internal.step_types(array_agg(c.composite_id order by c.subject),
+                array_agg(c.reached order by c.subject), array_agg(c.upto order by c.subject)) from c)));
+end
 $$;
 comment on function pgps_internal.step_job(bigint[], integer[], bigint[], boolean[], timestamptz) is
 'What pgps_internal.detect_step takes: shares of composite events, their last steps, and up to which batch each goes';

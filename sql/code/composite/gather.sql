@@ -1,36 +1,45 @@
 -- What a step reads of the log: which events of a type the leaves of composite events have got, and these events, each
 -- once, whoever wants it. Generated for an event type, and run by pgps_internal.detect_step.
+-- Not in SQL, which would be planned anew in each step.
 -- Locks: none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.event_columns(event_type pgps_internal.event_type) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select format('(select to_json(pgps_row)::text from (select %s) pgps_row) as payload, %s as event_time, %s',
-        (select string_agg('l.' || quote_ident(a.name), ', ')
-            from pgps_internal.attributes_of((event_columns.event_type).endpoint) a),
-        coalesce((select format('pgps_internal.microseconds(l.%I)', a.name) from pgps_internal.time_attribute a
-            where a.type_id = (event_columns.event_type).type_id), 'null::bigint'),
-        case when i.is_interval then 'pgps_internal.microseconds(l.starts_at) as start_time, '
-                'pgps_internal.microseconds(l.ends_at) as end_time, ' || case when exists (select from pg_attribute a
-                    where a.attrelid = (event_columns.event_type).log and a.attname = 'pgps_start_at')
-                then 'l.pgps_start_at::text as start_at, l.pgps_end_at::text as end_at'
-                else 'null as start_at, null as end_at' end
-            else 'null::bigint as start_time, null::bigint as end_time, null as start_at, null as end_at' end)
-    from (select pgps_internal.is_interval((event_columns.event_type).endpoint) as is_interval) i
+#variable_conflict use_column
+begin
+    return (select format('(select to_json(pgps_row)::text from (select %s) pgps_row) as payload, %s as event_time, %s',
+            (select string_agg('l.' || quote_ident(a.name), ', ')
+                from pgps_internal.attributes_of((event_columns.event_type).endpoint) a),
+            coalesce((select format('pgps_internal.microseconds(l.%I)', a.name) from pgps_internal.time_attribute a
+                where a.type_id = (event_columns.event_type).type_id), 'null::bigint'),
+            case when i.is_interval then 'pgps_internal.microseconds(l.starts_at) as start_time, '
+                    'pgps_internal.microseconds(l.ends_at) as end_time, ' || case when exists (
+                        select from pg_attribute a
+                        where a.attrelid = (event_columns.event_type).log and a.attname = 'pgps_start_at')
+                    then 'l.pgps_start_at::text as start_at, l.pgps_end_at::text as end_at'
+                    else 'null as start_at, null as end_at' end
+                else 'null::bigint as start_time, null::bigint as end_time, null as start_at, null as end_at' end)
+        from (select pgps_internal.is_interval((event_columns.event_type).endpoint) as is_interval) i);
+end
 $$;
 comment on function pgps_internal.event_columns(pgps_internal.event_type) is
 'The text of what the detector takes of an event, l being its row of the log';
 
 create or replace function pgps_internal.event_moment(event_type pgps_internal.event_type) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select case when exists (select from pgps_internal.composite_leaf f
-            where f.type_id = (event_moment.event_type).type_id and f.moment is not null)
-        then format('(f.moment is null or pgps_internal.fits_moment(f.moment, f.type_id, '
-            '(select x.xid from %s x where x.event_id = e.event_id), e.event_id))', (event_moment.event_type).log) end
+#variable_conflict use_column
+begin
+    return (select case when exists (select from pgps_internal.composite_leaf f
+                where f.type_id = (event_moment.event_type).type_id and f.moment is not null)
+            then format('(f.moment is null or pgps_internal.fits_moment(f.moment, f.type_id, '
+                '(select x.xid from %s x where x.event_id = e.event_id), e.event_id))',
+                (event_moment.event_type).log) end);
+end
 $$;
 comment on function pgps_internal.event_moment(pgps_internal.event_type) is
 'The text of a condition: an event e was published at the moment that a leaf f asks for; null when no leaf asks';
@@ -68,70 +77,79 @@ comment on function pgps_internal.leaf_events(pgps_internal.event_type) is
 events, leaves, after which and up to which batch';
 
 create or replace function pgps_internal.read_hits(event_type pgps_internal.event_type) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
     -- A row for what a class has got in a batch: with ranges of ids it stays small however many events there are.
-    select format($query$
-        select d.batch_id, d.subjects, d.leaves, %1$s as ids,
-            %2$s as lows, array(select upper(r) from unnest(d.ids) r%3$s) as highs,
-            array(select lower(r) from unnest(d.skip) r) as skip_lows,
-            array(select upper(r) from unnest(d.skip) r) as skip_highs
-        from (
-            select d.batch_id, d.event_ids, d.ids, m.skip, f.moment, f.type_id,
-                array_agg(w.subject) as subjects, array_agg(w.leaf) as leaves
-            from unnest($1, $2, $3, $4, $5) w(composite_id, leaf, after_batch, upto, subject)
-            join pgps_internal.composite_leaf f on f.composite_id = w.composite_id and f.leaf = w.leaf
-            join pgps_internal.member m on m.subscription_id = f.subscription_id
-            cross join lateral (select d.batch_id, d.class_id, d.event_ids, d.ids from pgps_internal.delivery d
-                where d.class_id = m.class_id and d.batch_id > greatest(w.after_batch, m.from_batch)
-                    and d.batch_id <= w.upto offset 0) d
-            group by d.batch_id, d.class_id, d.event_ids, d.ids, m.skip, f.moment, f.type_id) d$query$,
-        case when m.moment is null then 'd.event_ids' else format('case when d.moment is null then d.event_ids else '
-            'array(select e.event_id from (select unnest(d.event_ids) union all '
-            'select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r) e(event_id) '
-            'cross join (select d.moment, d.type_id) f where %s) end', m.moment) end,
-        'array(select lower(r) from unnest(d.ids) r' || s.only || ')', s.only)
-    from (select pgps_internal.event_moment(read_hits.event_type) as moment) m
-    cross join lateral (select case when m.moment is null then '' else ' where d.moment is null' end as only) s
+    return (select format($query$
+            select d.batch_id, d.subjects, d.leaves, %1$s as ids,
+                %2$s as lows, array(select upper(r) from unnest(d.ids) r%3$s) as highs,
+                array(select lower(r) from unnest(d.skip) r) as skip_lows,
+                array(select upper(r) from unnest(d.skip) r) as skip_highs
+            from (
+                select d.batch_id, d.event_ids, d.ids, m.skip, f.moment, f.type_id,
+                    array_agg(w.subject) as subjects, array_agg(w.leaf) as leaves
+                from unnest($1, $2, $3, $4, $5) w(composite_id, leaf, after_batch, upto, subject)
+                join pgps_internal.composite_leaf f on f.composite_id = w.composite_id and f.leaf = w.leaf
+                join pgps_internal.member m on m.subscription_id = f.subscription_id
+                cross join lateral (select d.batch_id, d.class_id, d.event_ids, d.ids from pgps_internal.delivery d
+                    where d.class_id = m.class_id and d.batch_id > greatest(w.after_batch, m.from_batch)
+                        and d.batch_id <= w.upto offset 0) d
+                group by d.batch_id, d.class_id, d.event_ids, d.ids, m.skip, f.moment, f.type_id) d$query$,
+            case when m.moment is null then 'd.event_ids' else format(
+                'case when d.moment is null then d.event_ids else array(select e.event_id from ('
+                'select unnest(d.event_ids) union all '
+                'select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r) e(event_id) '
+                'cross join (select d.moment, d.type_id) f where %s) end', m.moment) end,
+            'array(select lower(r) from unnest(d.ids) r' || s.only || ')', s.only)
+        from (select pgps_internal.event_moment(read_hits.event_type) as moment) m
+        cross join lateral (select case when m.moment is null then '' else ' where d.moment is null' end as only) s);
+end
 $$;
 comment on function pgps_internal.read_hits(pgps_internal.event_type) is
 'The query that reads which events of a type leaves have got, by batch: ids, and ranges of ids, less the ranges to skip.
 Takes arrays of composite events, leaves, after which and up to which batch, and for which subject of the step';
 
 create or replace function pgps_internal.read_events(event_type pgps_internal.event_type, keys jsonb) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
     -- Nested loops by force: a merge join would read the log from its beginning. In portions, since an array has a
     -- limited size.
-    select format($query$
-        select array_agg(e.event_id) as ids, array_agg(e.xid) as xids, array_agg(e.payload) as payloads%3$s%4$s%5$s
-        from (
-            select l.event_id, l.xid::text::bigint as xid, %1$s
+    return (select format($query$
+            select array_agg(e.event_id) as ids, array_agg(e.xid) as xids, array_agg(e.payload) as payloads%3$s%4$s%5$s
             from (
-                select l.* from unnest($1, $2) r(low, high)
-                cross join lateral (select l.* from %2$s l where l.event_id >= r.low and l.event_id < r.high offset 0) l
-                union all
-                select l.* from unnest($3) r(event_id)
-                cross join lateral (select l.* from %2$s l where l.event_id = r.event_id
-                    and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.event_id) offset 0) l) l
-            order by l.event_id) e
-        group by e.event_id / 1024 order by e.event_id / 1024$query$,
-        pgps_internal.event_columns(read_events.event_type) || coalesce((
-            select string_agg(format(', json_build_array(%s)::text as key_%s', (
-                select string_agg(format('l.%I', c), ', ' order by n)
-                from jsonb_array_elements_text(k) with ordinality y(c, n)), o - 1), '' order by o)
-            from jsonb_array_elements(read_events.keys) with ordinality x(k, o)), ''),
-        (read_events.event_type).log,
-        coalesce((select string_agg(format(', array_agg(e.key_%1$s) as key_%1$s', o - 1), '' order by o)
-            from jsonb_array_elements(read_events.keys) with ordinality x(k, o)), ''),
-        case when exists (select from pgps_internal.time_attribute a
-                where a.type_id = (read_events.event_type).type_id)
-            then ', array_agg(e.event_time) as event_times' else '' end,
-        case when pgps_internal.is_interval((read_events.event_type).endpoint)
-            then ', array_agg(e.start_time) as start_times, array_agg(e.end_time) as end_times, '
-                'array_agg(e.start_at::text) as start_points, array_agg(e.end_at::text) as end_points' else '' end)
+                select l.event_id, l.xid::text::bigint as xid, %1$s
+                from (
+                    select l.* from unnest($1, $2) r(low, high)
+                    cross join lateral (select l.* from %2$s l where l.event_id >= r.low and l.event_id < r.high
+                        offset 0) l
+                    union all
+                    select l.* from unnest($3) r(event_id)
+                    cross join lateral (select l.* from %2$s l where l.event_id = r.event_id
+                        and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.event_id) offset 0) l) l
+                order by l.event_id) e
+            group by e.event_id / 1024 order by e.event_id / 1024$query$,
+            pgps_internal.event_columns(read_events.event_type) || coalesce((
+                select string_agg(format(', json_build_array(%s)::text as key_%s', (
+                    select string_agg(format('l.%I', c), ', ' order by n)
+                    from jsonb_array_elements_text(k) with ordinality y(c, n)), o - 1), '' order by o)
+                from jsonb_array_elements(read_events.keys) with ordinality x(k, o)), ''),
+            (read_events.event_type).log,
+            coalesce((select string_agg(format(', array_agg(e.key_%1$s) as key_%1$s', o - 1), '' order by o)
+                from jsonb_array_elements(read_events.keys) with ordinality x(k, o)), ''),
+            case when exists (select from pgps_internal.time_attribute a
+                    where a.type_id = (read_events.event_type).type_id)
+                then ', array_agg(e.event_time) as event_times' else '' end,
+            case when pgps_internal.is_interval((read_events.event_type).endpoint)
+                then ', array_agg(e.start_time) as start_times, array_agg(e.end_time) as end_times, '
+                    'array_agg(e.start_at::text) as start_points, array_agg(e.end_at::text) as end_points'
+                else '' end));
+end
 $$;
 comment on function pgps_internal.read_events(pgps_internal.event_type, jsonb) is
 'The query that reads events of a type as arrays: takes the first and behind the last of ranges of ids, and ids. keys:

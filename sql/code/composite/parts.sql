@@ -290,29 +290,35 @@ comment on function pgps_internal.note_detects(integer, jsonb) is
 'Notes whether the broker at the other end can be asked to detect: not in a release before parts';
 
 create or replace function pgps_internal.part_types(composite_id bigint) returns jsonb
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(jsonb_agg(distinct t.name), '[]')
-    from pgps_internal.composite_part p join pgps_internal.composite_leaf l
-        on l.composite_id = p.composite_id and l.leaf = any (p.leaves)
-    join pgps_internal.event_type t using (type_id)
-    where p.composite_id = part_types.composite_id
+#variable_conflict use_column
+begin
+    return (select coalesce(jsonb_agg(distinct t.name), '[]')
+        from pgps_internal.composite_part p join pgps_internal.composite_leaf l
+            on l.composite_id = p.composite_id and l.leaf = any (p.leaves)
+        join pgps_internal.event_type t using (type_id)
+        where p.composite_id = part_types.composite_id);
+end
 $$;
 comment on function pgps_internal.part_types(bigint) is
 'The event types of the leaves of a composite event that a neighbour detects in, as an array';
 
 create or replace function pgps_internal.parts_of(composite pgps_internal.composite) returns jsonb
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
     -- Who owns it sees of the parts what it may see of the events in them.
-    select coalesce(jsonb_object_agg(p.leaf, p.nodes), '{}')
-    from pgps_internal.composite_part p
-    where p.composite_id = (parts_of.composite).composite_id and not exists (
-        select from pgps_internal.composite_leaf l join pgps_internal.event_type t using (type_id)
-        where l.composite_id = p.composite_id and l.leaf = any (p.leaves) and (t.has_policy
-            or not has_table_privilege((parts_of.composite).owner::oid, t.endpoint, 'select')))
+    return (select coalesce(jsonb_object_agg(p.leaf, p.nodes), '{}')
+        from pgps_internal.composite_part p
+        where p.composite_id = (parts_of.composite).composite_id and not exists (
+            select from pgps_internal.composite_leaf l join pgps_internal.event_type t using (type_id)
+            where l.composite_id = p.composite_id and l.leaf = any (p.leaves) and (t.has_policy
+                or not has_table_privilege((parts_of.composite).owner::oid, t.endpoint, 'select'))));
+end
 $$;
 comment on function pgps_internal.parts_of(pgps_internal.composite) is
 'The sub-expressions that neighbours detect, by the number of the leaf that stands for them; without those of whose

@@ -89,20 +89,23 @@ comment on function pgps_internal.publish_part(pgps_internal.composite, pgps_int
 goes to the exception queue. Returns how many were published';
 
 create or replace function pgps_internal.insert_text(event_type pgps_internal.event_type) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select format('
-        with made as (
-            insert into %s (event_id, starts_at, ends_at, detected_at, constituents, pgps_start_at, pgps_end_at)
-            select nextval(''pgps_internal.event_id_seq''), pgps_internal.moment(i.starts),
-                pgps_internal.moment(i.ends), pgps_internal.moment(i.detected), i.constituents::jsonb,
-                i.start_point, i.end_point
-            from unnest($1, $2, $3, $4, $5, $6) i(starts, ends, detected, start_point, end_point, constituents)
-            returning event_id
-        )
-        select min(m.event_id) as first, max(m.event_id) as last, count(*) as count from made m',
-        (insert_text.event_type).log)
+#variable_conflict use_column
+begin
+    return (select format('
+            with made as (
+                insert into %s (event_id, starts_at, ends_at, detected_at, constituents, pgps_start_at, pgps_end_at)
+                select nextval(''pgps_internal.event_id_seq''), pgps_internal.moment(i.starts),
+                    pgps_internal.moment(i.ends), pgps_internal.moment(i.detected), i.constituents::jsonb,
+                    i.start_point, i.end_point
+                from unnest($1, $2, $3, $4, $5, $6) i(starts, ends, detected, start_point, end_point, constituents)
+                returning event_id
+            )
+            select min(m.event_id) as first, max(m.event_id) as last, count(*) as count from made m',
+            (insert_text.event_type).log));
+end
 $$;
 comment on function pgps_internal.insert_text(pgps_internal.event_type) is
 'The statement that puts detections without attributes into the log of their type; takes the arrays of

@@ -104,15 +104,18 @@ comment on function pgps_internal.source_of(text, jsonb) is
 'A source of this broker or, with sources (their brokers by name), of the neighbour that asks for a composite event';
 
 create or replace function pgps_internal.sources_of(composite_id bigint) returns jsonb
-language sql stable
+language plpgsql stable
 as $$
-    select jsonb_agg(case when s.name is not null
-        then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf)
-    from pgps_internal.composite_leaf l join pgps_internal.composite c using (composite_id)
-    -- Most leaves have no source, and none is looked for.
-    left join lateral (select x.* from pgps_internal.source_of(l.source, c.sources) x where l.source is not null) s
-        on true
-    where l.composite_id = sources_of.composite_id
+#variable_conflict use_column
+begin
+    return (select jsonb_agg(case when s.name is not null
+            then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf)
+        from pgps_internal.composite_leaf l join pgps_internal.composite c using (composite_id)
+        -- Most leaves have no source, and none is looked for.
+        left join lateral (select x.* from pgps_internal.source_of(l.source, c.sources) x where l.source is not null) s
+            on true
+        where l.composite_id = sources_of.composite_id);
+end
 $$;
 comment on function pgps_internal.sources_of(bigint) is
 'Where the events of each leaf of a composite event come from, as an array of objects; null for a leaf without source';

@@ -130,24 +130,31 @@ comment on function pgps_internal.take_state_over(pgps_internal.composite, pgps_
 'Writes what is open of a composite event again, under the names that its altered definition gives';
 
 create or replace function pgps_internal.is_interval(endpoint regclass) returns boolean
-language sql stable
+language plpgsql stable
 as $$
+#variable_conflict use_column
+begin
     -- What other brokers have detected comes over links as a type with these attributes.
-    select count(*) = 4 from pg_attribute a
-    where a.attrelid = is_interval.endpoint and not a.attisdropped
-        and case when a.attname in ('starts_at', 'ends_at', 'detected_at') then a.atttypid = 'timestamptz'::regtype
-            when a.attname = 'constituents' then a.atttypid = 'jsonb'::regtype end
+    return (select count(*) = 4 from pg_attribute a
+        where a.attrelid = is_interval.endpoint and not a.attisdropped
+            and case when a.attname in ('starts_at', 'ends_at', 'detected_at') then a.atttypid = 'timestamptz'::regtype
+                when a.attname = 'constituents' then a.atttypid = 'jsonb'::regtype end);
+end
 $$;
 comment on function pgps_internal.is_interval(regclass) is
 'True for an event type whose events have a beginning of their own: composite events, of this broker or of another';
 
 drop function if exists pgps_internal.interval_types();
 create or replace function pgps_internal.interval_types(others text[] = '{}') returns jsonb
-language sql stable
+language plpgsql stable
 as $$
-    select coalesce(jsonb_agg(t.name), '[]') from pgps_internal.event_type t
-    where (t.type_id in (select l.type_id from pgps_internal.composite_leaf l) or t.name = any (interval_types.others))
-        and pgps_internal.is_interval(t.endpoint)
+#variable_conflict use_column
+begin
+    return (select coalesce(jsonb_agg(t.name), '[]') from pgps_internal.event_type t
+        where (t.type_id in (select l.type_id from pgps_internal.composite_leaf l)
+                or t.name = any (interval_types.others))
+            and pgps_internal.is_interval(t.endpoint));
+end
 $$;
 comment on function pgps_internal.interval_types(text[]) is
 'Of the event types that composite events are made of, and of others, those whose events have a beginning of their own';

@@ -114,16 +114,18 @@ comment on function pgps._run(text, boolean) is
 'One transaction''s worth of an internal subscription; see pgps.run_subscribers';
 
 create or replace function pgps._session_locks() returns text[]
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(array_agg(format(case l.objsubid when 1 then '%3$s(%4$s)' else '%3$s(%1$s, %2$s)' end,
+begin
+    return (select coalesce(array_agg(format(case l.objsubid when 1 then '%3$s(%4$s)' else '%3$s(%1$s, %2$s)' end,
         l.classid::bigint::bit(32)::integer,
         l.objid::bigint::bit(32)::integer, case l.mode when 'ShareLock' then '_shared' else '' end,
         (l.classid::bigint << 32) | l.objid::bigint)), '{}')
     from pg_locks l
     where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
-        and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        and l.database = (select d.oid from pg_database d where d.datname = current_database()));
+end
 $$;
 comment on function pgps._session_locks() is
 'Advisory locks that this session holds, as in pg_advisory_lock_shared(1, 2); see pgps.run_subscribers';

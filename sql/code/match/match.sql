@@ -287,8 +287,10 @@ create or replace function pgps_internal.constants_of(
     signature pgps_internal.signature, only_classes int8range, out classes text, out constants text
 )
 returns record
-language sql stable
+language plpgsql stable
 as $$
+begin
+    -- Not in SQL, which would be planned anew for each batch.
     with chosen as (
         select c.class_id, c.constants from pgps_internal.class c
         where c.signature_id = (constants_of.signature).signature_id and c.is_active
@@ -298,6 +300,8 @@ as $$
         (select coalesce(string_agg(format(', %L::%s[]',
             (select array_agg(c.constants[n] order by c.class_id) from chosen c)::text, p.type), '' order by n), '')
             from unnest((constants_of.signature).parameter_types) with ordinality p(type, n))
+    into constants_of.classes, constants_of.constants;
+end
 $$;
 comment on function pgps_internal.constants_of(pgps_internal.signature, int8range) is
 'The active classes of a signature, null = none, and their constants, each as the text of further arguments for the

@@ -24,9 +24,11 @@ end
 $$;
 
 create or replace function pgps_internal.learn_settings() returns void
-language sql
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+begin
+    -- Not in SQL, which would be planned anew before each run of callbacks.
     update pgps_internal.installation i set value = concat_ws(' ', i.value, n.names)
     from (
         select string_agg(s.name, ' ' order by s.name) as names from pg_settings s
@@ -34,7 +36,8 @@ as $$
             and s.name not in (select unnest(string_to_array(k.value, ' ')) from pgps_internal.installation k
                 where k.key = 'settings')
     ) n
-    where i.key = 'settings' and n.names is not null
+    where i.key = 'settings' and n.names is not null;
+end
 $$;
 comment on function pgps_internal.learn_settings() is
 'Adds the settings of modules that this session has loaded (auto_explain, pg_trgm …) to those that callbacks must not
