@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TextIO, TypeAlias
 
 import rich.box
@@ -121,12 +122,12 @@ class Output:
             self.stdout.print()
             self.stdout.print(Text(text, style="bold"))
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """Write a table: with rules on a terminal, aligned and nothing else in a pipe."""
+    def table(self, columns: Sequence[Column], rows: Sequence[Row], *, headed: bool = True) -> None:
+        """Write a table: with rules on a terminal, aligned and nothing else in a pipe; without headings to go on."""
         if self.stdout.is_terminal:
-            self.stdout.print(table(columns, rows))
+            self.stdout.print(table(columns, rows, headed=headed))
         else:
-            for text in _aligned(columns, rows):
+            for text in islice(_aligned(columns, rows), 0 if headed else 1, None):
                 self.line(text)
 
 
@@ -136,15 +137,16 @@ def _console(stream: TextIO) -> Console:
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
-def table(columns: Sequence[Column], rows: Iterable[Row], *, wrap: bool = True) -> Table:
+def table(columns: Sequence[Column], rows: Iterable[Row], *, wrap: bool = True, headed: bool = True) -> Table:
     """Return a rich table of the rows; without `wrap` each row stays on one line, and loses what does not fit."""
-    made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, show_header=headed)
     for column in columns:
         made.add_column(
             column.heading,
             justify="right" if column.right else "left",
             overflow="fold" if wrap else "ellipsis",
             no_wrap=not wrap,
+            min_width=None if headed else cell_len(column.heading),
         )
     for row in rows:
         made.add_row(*(_cell(column, row[column.key]) for column in columns))

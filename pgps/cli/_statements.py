@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, LiteralString
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
@@ -27,22 +28,25 @@ def call(function: str, /, **arguments: Any) -> Composed:
     return SQL("select pgps.{}({})").format(SQL(function), SQL(", ").join(named))
 
 
+_PATTERN: dict[str, LiteralString] = {
+    "keys": "{} => {}::jsonb",
+    "seqn": "{} => {}::int8range",
+    "spooled_at": "{} => {}::tstzrange",
+    "spooled_ago": "{} => {}::interval[]",
+    "keywords": "{} => {}::text[]",
+}
+
+
 def of_pattern(
-    function: str,
-    spool: str,
-    keys: dict[str, list[float | None]] | None,
-    seqn: str | None,
-    sender: str | None,
-    keywords: list[str] | None,
+    function: str, spool: str, keys: dict[str, list[float | None]] | None, **given: str | Sequence[str | None] | None
 ) -> Composed:
     """Return the call of pgps.spool_replay or pgps.spool_discard; what is None is not asked for."""
-    given = {
-        "keys": None if keys is None else SQL("{}::jsonb").format(Literal(json.dumps(keys))),
-        "seqn": None if seqn is None else SQL("{}::int8range").format(Literal(seqn)),
-        "sender": None if sender is None else Literal(sender),
-        "keywords": None if keywords is None else SQL("{}::text[]").format(Literal(keywords)),
-    }
-    named = [SQL("{} => {}").format(SQL(name), value) for name, value in given.items() if value is not None]
+    arguments = {"keys": None if keys is None else json.dumps(keys), **given}
+    named = [
+        SQL(_PATTERN.get(name, "{} => {}")).format(SQL(name), Literal(value))
+        for name, value in arguments.items()
+        if value is not None
+    ]
     return SQL("select pgps.{}({})").format(SQL(function), SQL(", ").join([Literal(spool), *named]))
 
 

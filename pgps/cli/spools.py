@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsons
 import time
 from typing import Annotated
 
@@ -24,7 +23,15 @@ Key = Annotated[
     typer.Option("--key", metavar="NAME=LOW..HIGH", help="Bounds of a numeric key; may be given often."),
 ]
 Seqn = Annotated[str | None, typer.Option("--seqn", metavar="RANGE", help="Numbers, such as [10,20].")]
+At = Annotated[
+    str | None, typer.Option("--spooled-at", metavar="RANGE", help="When they were spooled: [2026-01-31,2026-02-01).")
+]
+Ago = Annotated[
+    str | None,
+    typer.Option("--spooled-ago", metavar="LONGER..SHORTER", help="How long ago, such as '2 hours..10 minutes'."),
+]
 Sender = Annotated[str | None, typer.Option("--sender", help="Role that sent the messages.")]
+Spooler = Annotated[str | None, typer.Option("--spooler", help="Role that spooled them.")]
 Keyword = Annotated[list[str] | None, typer.Option("--keyword", help="Exactly these keywords, in this order.")]
 
 COLUMNS = [
@@ -64,8 +71,8 @@ MEMBERS = [
 MESSAGES = [
     Column("seqn", right=True),
     Column("entry", right=True),
-    Column("message", format=lambda message: jsons.dumps(message, ensure_ascii=False)),
-    Column("keys", format=lambda keys: jsons.dumps(keys) if keys else ""),
+    Column("message"),
+    Column("keys"),
     Column("keywords", format=lambda words: " ".join(words or [])),
     Column("sender"),
     Column("spooled_at", "spooled", format=ago),
@@ -105,12 +112,28 @@ def replay(
     name: Name,
     key: Key = None,
     seqn: Seqn = None,
+    spooled_at: At = None,
+    spooled_ago: Ago = None,
     sender: Sender = None,
+    spooler: Spooler = None,
     keyword: Keyword = None,
 ) -> None:
     """Hand what has been processed, and matches, to every member present once more."""
-    call = _statements.of_pattern("spool_replay", name, bounds(key), seqn, sender, keyword)
-    session.change([call], done=f'spool "{name}" is replayed')
+    call = _statements.of_pattern(
+        "spool_replay",
+        name,
+        bounds(key),
+        seqn=seqn,
+        spooled_at=spooled_at,
+        spooled_ago=period(spooled_ago),
+        sender=sender,
+        spooler=spooler,
+        keywords=keyword,
+    )
+    members = sum(row["members"] for row in session.rows(_catalogue.spools(name)))
+    session.change(
+        [call], done=lambda found: f'spool "{name}": {count(found)} messages are replayed, members present: {members}'
+    )
 
 
 @command(app, "discard", changes=True)
@@ -119,14 +142,27 @@ def discard(
     name: Name,
     key: Key = None,
     seqn: Seqn = None,
+    spooled_at: At = None,
+    spooled_ago: Ago = None,
     sender: Sender = None,
+    spooler: Spooler = None,
     keyword: Keyword = None,
     yes: Yes = False,
 ) -> None:
     """Discard what lies up to the replay pointer, and matches; without options all of it."""
     session.confirm(f'Discard what has been processed of spool "{name}"?', yes=yes)
-    call = _statements.of_pattern("spool_discard", name, bounds(key), seqn, sender, keyword)
-    session.change([call], done=f'spool "{name}": discarded when it is dispatched')
+    call = _statements.of_pattern(
+        "spool_discard",
+        name,
+        bounds(key),
+        seqn=seqn,
+        spooled_at=spooled_at,
+        spooled_ago=period(spooled_ago),
+        sender=sender,
+        spooler=spooler,
+        keywords=keyword,
+    )
+    session.change([call], done=lambda found: f'spool "{name}": {count(found)} messages are discarded at dispatch')
 
 
 @command(app, "watch")
@@ -143,10 +179,30 @@ def watch(
         if looks:
             time.sleep(interval)
         row = session.named(_catalogue.spools(name), "spool", name, hint="pgps spool ls")
-        if row != before:
-            session.out.rows(COLUMNS, [row], nothing="")
+        if row != before and session.out.json:
+            session.out.record(row)
+        elif row != before:
+            session.out.table(COLUMNS, [row], headed=before is None)
         before = row
         looks += 1
+
+
+def number(text: str) -> float:
+    """Return a number: a whole one with all its digits."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def period(ago: str | None) -> list[str | None] | None:
+    """Return how long ago a period begins and ends, given as LONGER..SHORTER; either may be left out."""
+    if ago is None:
+        return None
+    longer, is_range, shorter = (part.strip() for part in ago.partition(".."))
+    if not is_range:
+        raise typer.BadParameter(f"{ago!r}: give LONGER..SHORTER, such as '2 hours..10 minutes', or '2 hours..'")
+    return [longer or None, shorter or None]
 
 
 def bounds(keys: list[str] | None) -> dict[str, list[float | None]] | None:
@@ -156,7 +212,7 @@ def bounds(keys: list[str] | None) -> dict[str, list[float | None]] | None:
         name, is_given, period = key.partition("=")
         low, is_range, high = period.partition("..")
         try:
-            found[name] = [float(low) if low else None, float(high) if high else None]
+            found[name] = [number(low) if low else None, number(high) if high else None]
         except ValueError:
             is_range = ""
         if not (is_given and is_range):
