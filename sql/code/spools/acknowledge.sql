@@ -129,6 +129,10 @@ begin
         return 0;
     end if;
     v_acked := pgps_internal.count_handed_out(v_spool, v_state, v_mark, v_place.phase, v_place.seqn);
+    if v_mark.phase = 'r' then
+        -- A checkpoint ahead of the replay pointer, which was replayed alone, is never new again (see resolved).
+        v_mark.acked := v_mark.acked + v_mark.skip;
+    end if;
     if v_place.phase = 'n' then
         v_mark.seqn := case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end;
         -- What the replay pointer has passed is never new again.

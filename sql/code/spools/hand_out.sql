@@ -364,6 +364,12 @@ declare
 begin
     if (pgps_internal.phase_place(v_last.phase), v_last.seqn)
         <= (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
+        -- Again the same, or less of it: some that was handed out before may have been discarded since.
+        if (v_last.phase, v_last.seqn) = (v_mark.got_phase, v_mark.got_seqn)
+            and pgps_internal.count_of(note_handed_out.parts) <> v_mark.got_count then
+            v_mark.got_count := pgps_internal.count_of(note_handed_out.parts);
+            perform pgps_internal.write_mark(v_mark);
+        end if;
         return;
     end if;
     if v_mark.phase = 'r' then

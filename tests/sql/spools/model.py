@@ -203,6 +203,9 @@ class Model:
         for seqn, _, in_replay in deliveries:
             if in_replay:
                 member.replay = [m for m in member.replay if m.seqn > seqn]
+                if seqn > member.start:
+                    # A checkpoint ahead of the replay pointer.
+                    member.acked.add(seqn)
             elif seqn == 0:
                 member.replay, member.marker = [], False
             else:

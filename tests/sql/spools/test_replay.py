@@ -63,6 +63,31 @@ def test_a_checkpoint_ahead_of_the_pointer_is_replayed_alone_and_not_again(spool
     assert other.take() == ["|"]
 
 
+def test_a_checkpoint_ahead_that_was_acknowledged_in_a_replay_is_not_new_after_another(
+    spool: Spool, join: Join
+) -> None:
+    ids = spool.spool(1, 2, 3)
+    spool.pointer(0)
+    spool.checkpoint_at(2)
+    member = join(replay=True)
+    assert member.take(2) == [[2], "|"]
+    spool.checkpoint_at(None)
+    assert spool.replay() == 0
+    assert member.take() == ["|", 1, 3]
+    assert [call(spool.connection, "spool_inquire", one) for one in ids] == [1, 1, 1]
+
+
+def test_an_acknowledgement_does_not_count_what_was_discarded_before_it_was_received_again(
+    spool: Spool, join: Join
+) -> None:
+    spool.spool(1, 2, 3)
+    spool.pointer(3)
+    member = join(replay=True)
+    assert len(member.received()) == 4
+    spool.discard(seqn="[2,3]")
+    assert member.take() == [[1], "|"]
+
+
 def test_all_of_a_group_replays_or_one_member_alone(spool: Spool, join: Join) -> None:
     first, second = join(), join()
     spool.spool(1, 2)
