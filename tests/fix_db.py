@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgps.embedded import EmbeddedCluster
 from tests.fix_server import TEMPLATE, Server, copied_cluster
+from tests.fix_sessions import Sessions
 
 # Distinguishes the processes of a run; roles are shared by all of them.
 _PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "gw")
@@ -64,11 +65,22 @@ def _cleaner(database: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.fixture(scope="session")
+def _sessions(database: str) -> Iterator[Sessions]:
+    """Sessions in this process's database that tests use one after the other."""
+    kept = Sessions(database)
+    yield kept
+    kept.close()
+
+
 @pytest.fixture
-def dsn(database: str, _watcher: psycopg.Connection, _cleaner: psycopg.Connection) -> Iterator[str]:
+def dsn(
+    database: str, _watcher: psycopg.Connection, _cleaner: psycopg.Connection, _sessions: Sessions
+) -> Iterator[str]:
     """The connection string of this process's database; the test must leave no connection open."""
     yield database
-    _check_left_connections(_watcher, str(conninfo_to_dict(database)["dbname"]), but=_cleaner.info.backend_pid)
+    kept = [_cleaner.info.backend_pid, *_sessions.pids()]
+    _check_left_connections(_watcher, str(conninfo_to_dict(database)["dbname"]), but=kept)
 
 
 @pytest.fixture
@@ -133,9 +145,11 @@ def connect(dsn: str, _connections: contextlib.ExitStack, _roles: dict[str, None
 
 
 @pytest.fixture
-def admin(connect: Connect) -> psycopg.Connection:
-    """An autocommit connection of the superuser."""
-    return connect()
+def admin(dsn: str, _roles: dict[str, None], _sessions: Sessions) -> Iterator[psycopg.Connection]:
+    """An autocommit connection of the superuser, which may have served other tests before, as a pooler's."""
+    kept = _sessions.take()
+    yield kept
+    _sessions.give_back(kept)
 
 
 @pytest.fixture
@@ -147,7 +161,7 @@ def _roles(_cleaner: psycopg.Connection) -> Iterator[dict[str, None]]:
 
 
 @pytest.fixture
-def role(server: Server, _roles: dict[str, None]) -> Callable[..., str]:
+def role(_watcher: psycopg.Connection, _roles: dict[str, None]) -> Callable[..., str]:
     """Make roles with names of their own: `role("alice", "pgps_admin")` is a member of pgps_admin.
 
     They may log in, through `connect(role)`, and are dropped with all they own.
@@ -155,12 +169,11 @@ def role(server: Server, _roles: dict[str, None]) -> Callable[..., str]:
 
     def made(prefix: str = "role", *memberships: str) -> str:
         name = f"{prefix}_{_PROCESS}_{next(_counter)}"
-        with psycopg.connect(server.base, autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("create role {} login password {}").format(sql.Identifier(name), sql.Literal(_PASSWORD))
-            )
-            for group in memberships:
-                connection.execute(sql.SQL("grant {} to {}").format(sql.Identifier(group), sql.Identifier(name)))
+        _watcher.execute(
+            sql.SQL("create role {} login password {}").format(sql.Identifier(name), sql.Literal(_PASSWORD))
+        )
+        for group in memberships:
+            _watcher.execute(sql.SQL("grant {} to {}").format(sql.Identifier(group), sql.Identifier(name)))
         _roles[name] = None
         return name
 
@@ -248,14 +261,14 @@ def _drop_role(connection: psycopg.Connection, role: str) -> None:
         connection.execute(sql.SQL(statement).format(sql.Identifier(role)))
 
 
-def _check_left_connections(watcher: psycopg.Connection, dbname: str, *, but: int = 0) -> None:
-    """Fail when the test left a connection open, `but` that one; a closed one's backend needs a moment to go."""
+def _check_left_connections(watcher: psycopg.Connection, dbname: str, *, but: Sequence[int] = ()) -> None:
+    """Fail when the test left a connection open, `but` those; a closed one's backend needs a moment to go."""
     query = """
         select pid, application_name, state, left(query, 80) from pg_stat_activity
-        where datname = %s and backend_type = 'client backend' and pid <> %s
+        where datname = %s and backend_type = 'client backend' and pid <> all (%s)
     """
     deadline = time.monotonic() + 60.0
-    while left := watcher.execute(query, [dbname, but]).fetchall():
+    while left := watcher.execute(query, [dbname, list(but)]).fetchall():
         if time.monotonic() > deadline:
             for pid, *_ in left:
                 watcher.execute("select pg_terminate_backend(%s)", [pid])

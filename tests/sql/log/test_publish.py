@@ -36,19 +36,20 @@ def tick(admin: psycopg.Connection, name: Name) -> str:
     return made
 
 
-def test_every_form_of_insert_publishes(admin: psycopg.Connection, tick: str) -> None:
+def test_every_form_of_insert_publishes(admin: psycopg.Connection, connect: Connect, tick: str) -> None:
     into = f"insert into {endpoint(tick)}"
     rows(admin, f"{into} values (1)")
     rows(admin, f"{into} (b, n) values ('y', 2), (default, 3)")
     rows(admin, f"{into} (n) select n from generate_series(4, 5) n order by n")
     assert rows(admin, f"{into} (n) values (6) returning n, b") == [(6, "x")]
     assert column(admin, f"with p as ({into} (n) values (7) returning n) select n from p") == [7]
-    admin.execute(f"{into} (n) values (%s)".encode(), [8], prepare=True)
+    session = connect()  # the administrator's, kept from test to test, prepares nothing by itself
+    session.execute(f"{into} (n) values (%s)".encode(), [8], prepare=True)
+    assert column(session, "select count(*) from pg_prepared_statements where not from_sql") == [1]
     rows(admin, f"prepare p{tick} (integer) as {into} (n) values ($1)")
     rows(admin, f"execute p{tick} (9)")
-    rows(admin, f"deallocate p{tick}")
     rows(admin, f"do $$ begin for n in 10..11 loop {into} (n) values (n); end loop; end $$")
-    with admin.cursor() as cursor:
+    with session.cursor() as cursor:
         cursor.executemany(f"{into} (n) values (%s)".encode(), [[12], [13]])
     rows(admin, f"{into} default values")
     assert take(admin, tick) == [*range(1, 14), None]
