@@ -75,6 +75,7 @@
 \ir code/match/reclaim.sql
 
 -- deliver: Subscriptions and what reaches them: receiving, acknowledging, callbacks, exceptions.
+\ir code/deliver/check_filter.sql
 \ir code/deliver/subscribe.sql
 \ir code/deliver/joining.sql
 \ir code/deliver/subscriptions.sql
@@ -95,6 +96,7 @@
 \ir code/deliver/acknowledge.sql
 \ir code/deliver/receive_rows.sql
 \ir code/deliver/write_receive.sql
+\ir code/deliver/failures.sql
 \ir code/deliver/exceptions.sql
 \ir code/deliver/callbacks.sql
 \ir code/deliver/subscribers.sql
@@ -187,6 +189,7 @@
 \ir code/clients/write_statement.sql
 \ir code/clients/write_slice.sql
 \ir code/clients/events.sql
+\ir code/clients/handler_clause.sql
 \ir code/clients/direct.sql
 \ir code/clients/write_push.sql
 \ir code/clients/carried.sql
@@ -225,6 +228,7 @@
 \ir code/units/in_hand.sql
 \ir code/units/sessions.sql
 \ir code/units/services.sql
+\ir code/units/rights.sql
 \ir code/units/transitions.sql
 \ir code/units/standing.sql
 \ir code/units/limits.sql

@@ -1,0 +1,114 @@
+-- Failures: one row for each (subscription, event) whose delivery failed. retrying: comes again when due; leased:
+-- handed out again, not settled; failed: given up after max_attempts, until it is retried or discarded
+-- (exceptions.sql); settled: over, but the position has not passed the event.
+-- Locks: the rows.
+-- Writes: failure, share, subscription; by name: events kept aside.
+
+create or replace function pgps_internal.note_failures(
+    subscription pgps_internal.subscription, failed pgps_internal.received[], step text, sqlstate text, error text,
+    retry_in interval
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (note_failures.subscription).subscription_id;
+    v_first interval := pgps_internal.setting('retry_delay')::interval;
+    v_most interval := pgps_internal.setting('retry_delay_max')::interval;
+    v_volatile bigint[] := '{}';
+    v_type_id integer;
+begin
+    for v_type_id in select distinct f.type_id from unnest(note_failures.failed) f loop
+        v_volatile := v_volatile || pgps_internal.keep_events(v_type_id,
+            array(select f.event_id from unnest(note_failures.failed) f where f.type_id = v_type_id));
+    end loop;
+    with noted as (
+        insert into pgps_internal.failure as f (subscription_id, type_id, event_id, step, state, attempts, sqlstate,
+            error, due_at)
+        select v_id, n.type_id, n.event_id, note_failures.step,
+            case when n.attempt >= (note_failures.subscription).max_attempts or n.event_id = any (v_volatile)
+                then 'failed' else 'retrying' end,
+            n.attempt, note_failures.sqlstate, note_failures.error,
+            pgps_internal.clock() + coalesce(note_failures.retry_in,
+                least(v_most, v_first * power(2, least(n.attempt, 20) - 1)))
+        from unnest(note_failures.failed) n
+        on conflict on constraint failure_pkey do update
+        set step = excluded.step, state = excluded.state, attempts = excluded.attempts, sqlstate = excluded.sqlstate,
+            error = coalesce(excluded.error, f.error), failed_at = pgps_internal.clock(), due_at = excluded.due_at
+        returning f.event_id, f.state
+    )
+    delete from pgps_internal.share s using noted n
+    where (note_failures.subscription).handler = 'any' and s.subscription_id = v_id and s.event_id = n.event_id
+        and n.state = 'failed';
+    update pgps_internal.subscription s
+    set last_error = coalesce(note_failures.error, s.last_error),
+        -- A callback that does not exist any more fails for every event: the subscription is suspended and keeps its
+        -- events.
+        state = case when note_failures.step = 'callback' and (note_failures.sqlstate = '42883'
+            and not pgps_internal.callback_exists(note_failures.subscription, note_failures.failed[1].type_id))
+                then 'suspended' else s.state end
+    where s.subscription_id = v_id
+        and (s.last_error is distinct from note_failures.error or note_failures.step = 'callback');
+end
+$$;
+comment on function pgps_internal.note_failures(pgps_internal.subscription, pgps_internal.received[], text, text, text,
+    interval) is
+'Files events whose step has failed, with how often it was tried; retry_in: null = the setting retry_delay, doubling.
+Non-guaranteed events are not tried again. A subscription whose callback does not exist any more is suspended.';
+
+create or replace function pgps_internal.callback_exists(subscription pgps_internal.subscription, type_id integer)
+returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text[] := parse_ident((callback_exists.subscription).callback);
+begin
+    if (callback_exists.subscription).arguments is null then
+        return pgps_internal.callback_argument((callback_exists.subscription).callback,
+            (select t.endpoint from pgps_internal.event_type t where t.type_id = callback_exists.type_id)) is not null;
+    end if;
+    -- With arguments PostgreSQL chooses among the functions of a name when it is called: one has to exist.
+    return exists (select from pg_proc p where p.proname = v_name[cardinality(v_name)]
+        and (cardinality(v_name) = 1
+            or p.pronamespace = (select n.oid from pg_namespace n where n.nspname = v_name[1])));
+end
+$$;
+comment on function pgps_internal.callback_exists(pgps_internal.subscription, integer) is
+'True while the callback of a subscription is there';
+
+create or replace function pgps_internal.keep_events(type_id integer, event_ids bigint[]) returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_volatile bigint[];
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = keep_events.type_id;
+    execute format('with found as materialized (
+            select l.*, c.publisher as pgps_publisher, c.published_at as pgps_published_at, c.volatile as pgps_volatile,
+                (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as pgps_origin
+            from %4$s l
+            cross join lateral (%5$s) c
+            where l.event_id = any ($1)
+        ),
+        kept as (
+            insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, '
+                'pgps_origin_event, %2$s)
+            select f.event_id, f.xid, f.pgps_publisher, f.pgps_published_at, f.pgps_origin, f.pgps_origin_event, %3$s '
+                'from found f
+            on conflict do nothing
+        )
+        select array_agg(f.event_id) from found f where f.pgps_volatile', v_type.name || '_kept',
+            pgps_internal.column_list(v_type.endpoint),
+        pgps_internal.column_list(v_type.endpoint, 'f.'), v_type.log,
+        pgps_internal.statement_of('c.publisher, c.published_at, c.origin_id, c.volatile', '$2'))
+    using keep_events.event_ids, keep_events.type_id into v_volatile;
+    return case when v_type.reliability = 'non-guaranteed' then keep_events.event_ids
+        else coalesce(v_volatile, '{}') end;
+end
+$$;
+comment on function pgps_internal.keep_events(integer, bigint[]) is
+'Copies events of one type aside, so that a failure does not keep a segment of the log from being reclaimed; returns
+those published as non-guaranteed, which are not tried again';
