@@ -107,6 +107,7 @@
 \ir code/deliver/queue_views.sql
 \ir code/deliver/write_queues.sql
 \ir code/deliver/backlogs.sql
+\ir code/deliver/dead_consumers.sql
 \ir code/deliver/buffers.sql
 \ir code/deliver/streams.sql
 \ir code/deliver/stream_acks.sql
@@ -224,7 +225,7 @@
 \ir code/spools/views.sql
 
 -- units: Services, conversations and units of work, which survive their senders and receivers.
-\ir code/units/lives.sql
+\ir code/units/restarts.sql
 \ir code/units/in_hand.sql
 \ir code/units/sessions.sql
 \ir code/units/services.sql
