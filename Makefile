@@ -7,6 +7,9 @@ ARGS ?=
 SECONDS ?= 0
 # Test processes, for two cores: a test that waits leaves its core to another.
 JOBS ?= 3
+# Python keeps what it has compiled, wherever this is set: each test process would else compile all tests again, 7 s of
+# processor, and each program that a test starts all of pgps, 0.05 s.
+unexport PYTHONDONTWRITEBYTECODE
 # The gate says the same of the same commit each time: the order of tests and what is drawn at random are fixed.
 FIXED := --randomly-seed=1 --hypothesis-seed=1
 # Each writes its files, or compares them when called with --check.
