@@ -51,7 +51,7 @@ people use is in the [reference](../reference.md).
 GROUPS = {
     "Event types and queues": ["types/types", "types/alter", "types/queues"],
     "Advertising and publishing": ["types/advertise", "log/publish"],
-    "Subscribing": ["deliver/subscribe", "deliver/subscriptions", "deliver/alter"],
+    "Subscribing": ["deliver/subscribe", "deliver/check_filter", "deliver/subscriptions", "deliver/alter"],
     "Receiving": ["deliver/deliver", "deliver/acknowledge", "deliver/receive_rows"],
     "Running without a worker": [
         "dispatch/dispatch",
