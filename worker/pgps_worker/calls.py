@@ -99,7 +99,7 @@ class Trouble:
 class TroubleCount:
     """A subscription that is suspended or dead, or that has failed events or a gap.
 
-    `last_event` is the one that failed last, `passed_over` is how many events will not come, and `depth` is how many
+    `last_event` is the newest that failed, `passed_over` is how many events will not come, and `depth` is how many
     wait if the subscription is dead.
     """
 

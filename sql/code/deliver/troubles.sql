@@ -7,7 +7,7 @@ create or replace function pgps.troubles(since timestamptz, max_rows integer = 1
 returns table (kind text, subscription text, event_type text, event_id bigint, attempts integer, sqlstate text,
     error text, hint text, happened_at timestamptz)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
@@ -47,51 +47,95 @@ comment on function pgps.troubles(timestamptz, integer) is
 the error, and a hint with the command to type. Shows no attribute of an event: a worker''s log may be read by those who
 may not read the events. Needs pgps_worker or pgps_admin. Errors: 42501, 22023 max_rows.';
 
+create or replace function pgps_internal.failure_counts()
+returns table (subscription_id bigint, failed bigint, retrying bigint, last_event bigint)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+begin
+    return query
+    -- One look-up in the index for each subscription that has failures, not one row for each failure.
+    with recursive has_failed as (
+        (select f.subscription_id as id from pgps_internal.failure f order by f.subscription_id limit 1)
+        union all
+        select (select f.subscription_id from pgps_internal.failure f where f.subscription_id > h.id
+            order by f.subscription_id limit 1)
+        from has_failed h where h.id is not null
+    )
+    select h.id, c.failed, c.retrying, c.last_event
+    from has_failed h
+    cross join lateral (
+        select count(*) filter (where f.state = 'failed') as failed,
+            count(*) filter (where f.state = 'retrying') as retrying,
+            max(f.event_id) as last_event
+        from (select f.state, f.event_id from pgps_internal.failure f
+            where f.subscription_id = h.id and f.state <> 'settled'
+            order by f.event_id desc limit 10000) f
+    ) c
+    where c.last_event is not null;
+end
+$$;
+comment on function pgps_internal.failure_counts() is
+'How many events of each subscription failed or are tried again, of its 10,000 newest, and the newest of them';
+
 create or replace function pgps.trouble_counts()
 returns table (
     subscription text, state text, last_error text, failed bigint, retrying bigint, last_event bigint, hint text,
     passed_over bigint, depth bigint
 )
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
 #variable_conflict use_column
 begin
     return query
-    select s.name, case when r.oid is null then 'suspended' else coalesce(v.state, s.state) end,
+    with failed as materialized (select f.* from pgps_internal.failure_counts() f),
+    gaps as (
+        select g.subscription_id, sum(g.events)::bigint as events from pgps_internal.backlog_gap g
+        group by g.subscription_id
+    ),
+    -- Finding out whether one is dead costs more than all the rest. offset 0: the view is asked about these alone.
+    dead as (
+        select v.* from pgps_internal.backlog_limit l
+        cross join lateral (select v.subscription_id, v.state, v.depth from pgps.subscriptions v
+            where v.subscription_id = l.subscription_id offset 0) v
+        where l.dead_after is not null and v.state = 'dead'
+    ),
+    found as (
+        select f.subscription_id from failed f
+        union select g.subscription_id from gaps g
+        union select d.subscription_id from dead d
+        -- The condition on callback is that of an index: state alone has none.
+        union select s.subscription_id from pgps_internal.subscription s
+        where s.state = 'suspended' and (s.callback is not null or s.state <> 'active')
+        union select s.subscription_id from pgps_internal.subscription s
+        where s.owner not in (select r.oid from pg_roles r)
+    )
+    select s.name, case when r.oid is null then 'suspended' else coalesce(d.state, s.state) end,
         case when r.oid is null then 'its owner was dropped' else left(s.last_error, 1000) end,
         coalesce(f.failed, 0), coalesce(f.retrying, 0), f.last_event,
         case when r.oid is null
                 then format('select pgps.alter_subscription(%1$L, owner => ''…'') or select pgps.unsubscribe(%1$L)',
                     quote_ident(s.name))
             when s.state = 'suspended' then pgps_internal.remedy(s)
-            when v.state = 'dead'
+            when d.state = 'dead'
                 then format('start its consumer; or give it up: select pgps.unsubscribe(%L)', quote_ident(s.name)) end,
-        coalesce(g.events, 0), v.depth
+        coalesce(g.events, 0), d.depth
     from pgps_internal.subscription s
     left join pg_roles r on r.oid = s.owner
-    left join (
-        select f.subscription_id, count(*) filter (where f.state = 'failed') as failed,
-            count(*) filter (where f.state = 'retrying') as retrying,
-            (array_agg(f.event_id order by f.failed_at desc))[1] as last_event
-        from pgps_internal.failure f where f.state <> 'settled' group by f.subscription_id
-    ) f using (subscription_id)
-    left join (select g.subscription_id, sum(g.events)::bigint as events from pgps_internal.backlog_gap g
-        group by g.subscription_id) g
-        using (subscription_id)
-    -- Only subscriptions with dead_after: finding out whether one is dead costs more than all the rest.
-    left join pgps_internal.backlog_limit l on l.subscription_id = s.subscription_id and l.dead_after is not null
-    left join lateral (select v.state, v.depth from pgps.subscriptions v
-        where v.subscription_id = l.subscription_id and v.state = 'dead') v on true
-    where not s.is_hidden and (f.subscription_id is not null or g.subscription_id is not null or s.state = 'suspended'
-        or v.state is not null or r.oid is null)
+    left join failed f using (subscription_id)
+    left join gaps g using (subscription_id)
+    left join dead d using (subscription_id)
+    -- An array, so that the planner expects few, and looks them up.
+    where s.subscription_id = any (array(select x.subscription_id from found x)) and not s.is_hidden
     order by s.name;
 end
 $$;
 comment on function pgps.trouble_counts() is
 'For a worker''s metrics: subscriptions that are suspended (also since their owner was dropped) or dead (then with how
-many events wait, depth), or have events that failed, are tried again or were passed over, how many of each, which event
-failed last, and what to type for one that is suspended or dead. Needs pgps_worker or pgps_admin. Errors: 42501.';
+many events wait, depth), or have events that failed, are tried again or were passed over, how many of each, the newest
+event that failed, and what to type for one that is suspended or dead. Failures are counted up to 10,000 for each
+subscription. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.remedy(subscription pgps_internal.subscription) returns text
 language plpgsql stable

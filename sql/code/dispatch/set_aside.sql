@@ -290,7 +290,7 @@ comment on function pgps_internal.sweep_aside() is
 create or replace function pgps.broken_types()
 returns table (event_type text, sqlstate text, error text, hint text, failed_at timestamptz, events bigint)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
 #variable_conflict use_column
 begin

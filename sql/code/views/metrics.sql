@@ -2,9 +2,18 @@
 -- Locks: none.
 -- Writes: nothing.
 
-create or replace function pgps.metrics()
+create or replace function pgps_internal.segment_bytes(segment regclass) returns bigint
+language sql
+begin atomic
+    -- Of four segments two have been truncated; looking at their indexes, too, costs most of the time of a scrape.
+    select case when pg_relation_size($1) > 0 then pg_total_relation_size($1) else 0 end;
+end;
+comment on function pgps_internal.segment_bytes(regclass) is
+'The space of a segment of a log or a ledger, with its indexes; of one without rows 0';
+
+create or replace function pgps_internal.type_metrics()
 returns table (metric text, kind text, labels jsonb, value double precision)
-language plpgsql stable security definer
+language plpgsql stable
 set search_path = pg_catalog, pg_temp set jit = off
 as $$
 #variable_conflict use_column
@@ -22,17 +31,33 @@ begin
         ('pgps_waiting_events', 'gauge', coalesce(w.events, 0)::double precision),
         ('pgps_oldest_waiting_seconds', 'gauge',
             coalesce(extract(epoch from pgps_internal.clock() - w.oldest), 0)::double precision),
-        ('pgps_log_bytes', 'gauge', (select coalesce(sum(pg_total_relation_size(i.inhrelid)), 0)
+        ('pgps_log_bytes', 'gauge', (select coalesce(sum(pgps_internal.segment_bytes(i.inhrelid)), 0)
             from pg_inherits i where i.inhparent = t.log)::double precision)) m(metric, kind, value);
+end
+$$;
+comment on function pgps_internal.type_metrics() is
+'Figures of each event type: published, waiting for dispatch and for how long, space of the log; see pgps.metrics';
+
+create or replace function pgps.metrics()
+returns table (metric text, kind text, labels jsonb, value double precision)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+#variable_conflict use_column
+begin
     return query
-    select 'pgps_subscriptions', 'gauge', jsonb_build_object('state', x.state), count(s.state)::double precision
+    select m.* from pgps_internal.type_metrics() m;
+    return query
+    select 'pgps_subscriptions', 'gauge', jsonb_build_object('state', x.state),
+        coalesce(sum(s.number) filter (where x.state = case when r.oid is null and s.state is not null
+            then 'suspended' else s.state end), 0)::double precision
     from (values ('active'), ('paused'), ('suspended')) x(state)
+    -- Counted first, so that what follows is done for each owner and state, not for each subscription.
     left join (
-        -- Whose owner was dropped is suspended.
-        select case when r.oid is null then 'suspended' else s.state end as state
-        from pgps_internal.subscription s left join pg_roles r on r.oid = s.owner
-        where not s.is_hidden
-    ) s using (state)
+        select s.owner, s.state, count(*) as number from pgps_internal.subscription s where not s.is_hidden
+        group by s.owner, s.state
+    ) s on true
+    left join pg_roles r on r.oid = s.owner
     group by x.state;
     return query
     select 'pgps_link_refused', 'gauge', jsonb_build_object('neighbour', r.neighbour,
@@ -41,7 +66,7 @@ begin
     return query
     select m.metric, m.kind, '{}'::jsonb, m.value::double precision
     from (values
-        ('pgps_ledger_bytes', 'gauge', (select coalesce(sum(pg_total_relation_size(i.inhrelid)), 0)
+        ('pgps_ledger_bytes', 'gauge', (select coalesce(sum(pgps_internal.segment_bytes(i.inhrelid)), 0)
             from pgps_internal.ledgers() l join pg_inherits i
             on i.inhparent = to_regclass(format('pgps_internal.%I', l.ledger)))),
         ('pgps_batches_total', 'counter', (select coalesce(max(b.batch_id), 0) from pgps_internal.batch b)),

@@ -72,3 +72,34 @@ def test_a_look_for_pending_subscribers_reads_no_delivery_of_others(consumer: ps
     assert rows(consumer, "select * from pgps.pending_subscribers()") == []
     rows(consumer, "select pg_stat_force_next_flush()")
     assert int(value(consumer, READ)) - before < 50
+
+
+def test_what_a_worker_reports_costs_by_what_is_wrong_and_not_by_the_number_of_subscriptions(
+    consumer: psycopg.Connection,
+) -> None:
+    for n in range(100):
+        call(consumer, "subscribe", f"s{n}", "tick", filter=f"n % 100 = {n}")
+    call(consumer, "subscribe", "away", "tick")
+    call(consumer, "alter_subscription", "away", dead_after="1 microsecond")
+    publish(consumer, "tick", *range(100))
+    rows(consumer, "select pgps.dispatch()")
+    for n in range(100):
+        rows(consumer, f"select count(*) from pgps.take('s{n}')")
+    counts = "select subscription, state, depth from pgps.trouble_counts()"
+    assert rows(consumer, counts) == [("away", "dead", 100)]
+    rows(consumer, "select pg_stat_force_next_flush()")
+    before = int(value(consumer, READ))
+    assert rows(consumer, counts) == [("away", "dead", 100)]
+    rows(consumer, "select pg_stat_force_next_flush()")
+    assert int(value(consumer, READ)) - before < 50
+
+
+def test_what_workers_ask_again_and_again_is_not_compiled(consumer: psycopg.Connection) -> None:
+    """Compiling what trouble_counts reads took ten seconds of processor, and as long as that each time."""
+    compiled = """
+        select p.proname from pg_proc p
+        where p.pronamespace = 'pgps'::regnamespace and p.prosecdef and p.proretset and p.provolatile = 's'
+            and p.prolang = (select l.oid from pg_language l where l.lanname = 'plpgsql')
+            and not 'jit=off' = any (coalesce(p.proconfig, '{}'))
+    """
+    assert rows(consumer, compiled) == []
