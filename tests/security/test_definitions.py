@@ -105,11 +105,16 @@ def test_ordinary_defaults_and_checks_are_for_administrators_too(eve: Mallory, n
 def test_a_table_that_stands_in_for_an_added_attribute_is_the_callers(eve: Mallory, name: Callable[..., str]) -> None:
     made = name()
     make_type(eve.admin, made)
-    make_type(eve.admin, f"{made}_add")
-    with refused("55000", made):
-        rows(eve.connection, "select pgps._call('apply_attribute', %s)", [Jsonb({"name": made, "add": "x"})])
-    assert value(eve.admin, "select count(*) from pgps.event_types where name = %s", [f"{made}_add"]) == 1
-    call(eve.admin, "drop_event_type", f"{made}_add", cascade=True)
+    stand_in = value(eve.admin, "select pgps._scratch_name(%s)", [made])
+    rows(eve.admin, f"create table {endpoint(stand_in)} (x integer)")
+    with refused("55000", stand_in):
+        rows(
+            eve.connection,
+            "select pgps._call('apply_attribute', %s)",
+            [Jsonb({"name": made, "add": "x", "attributes": ["x"]})],
+        )
+    assert value(eve.admin, "select to_regclass(%s) is not null", [endpoint(stand_in)]) is True
+    rows(eve.admin, f"drop table {endpoint(stand_in)}")
 
 
 def test_the_search_path_of_a_policy_leads_nothing_astray(eve: Mallory) -> None:

@@ -98,13 +98,8 @@ begin
     update pgps_internal.backlog_limit l set is_resting = true
     where l.subscription_id = v_subscription.subscription_id and v_subscription.state = 'suspended'
         and l.on_backlog = 'suspend';
-    -- If the caller acts for the owner, the filter is asked now and its error is raised here; otherwise the owner's
-    -- lane asks it later.
-    select coalesce(bool_or(not pgps_internal.resume_class(c, t, pgps_internal.acts_for(caller, v_subscription.owner))),
-        false) into v_waits
-    from pgps_internal.member m join pgps_internal.class c using (class_id)
-        join pgps_internal.event_type t on t.type_id = c.type_id
-    where m.subscription_id = v_subscription.subscription_id and not c.is_active;
+    v_waits := not pgps_internal.resume_classes(v_subscription,
+        pgps_internal.acts_for(caller, v_subscription.owner));
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_subscription.subscription_id
         and j.failures >= 3;
     v_waits := v_waits or found;
@@ -119,6 +114,34 @@ begin
 end
 $$;
 comment on function pgps_internal.do_set_state(name, jsonb) is 'See pgps.pause and pgps.resume';
+
+create or replace function pgps_internal.resume_classes(subscription pgps_internal.subscription, is_own boolean)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state text;
+    v_message text;
+    v_detail text;
+begin
+    -- If the caller acts for the owner, the filter is asked now and its error is raised here; otherwise the owner's
+    -- lane asks it later.
+    return (select coalesce(bool_and(pgps_internal.resume_class(c, t, resume_classes.is_own)), true)
+        from pgps_internal.member m join pgps_internal.class c using (class_id)
+            join pgps_internal.event_type t on t.type_id = c.type_id
+        where m.subscription_id = (resume_classes.subscription).subscription_id and not c.is_active);
+exception when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name then
+    get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail;
+    raise exception using errcode = v_state, message = format('the filter of subscription "%s" still fails: %s',
+            (resume_classes.subscription).name, v_message), detail = v_detail,
+        hint = format('Mend what it names, or give it another one: select pgps.alter_subscription(%L, filter => ''…'')',
+            quote_ident((resume_classes.subscription).name));
+end
+$$;
+comment on function pgps_internal.resume_classes(pgps_internal.subscription, boolean) is
+'Takes the suspended classes of a subscription into matching again; see resume_class. Returns false when it has to wait
+for that';
 
 create or replace function pgps_internal.resume_class(
     class pgps_internal.class, event_type pgps_internal.event_type, is_own boolean

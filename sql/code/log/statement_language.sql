@@ -95,7 +95,14 @@ declare
     v_type text := pgps._call('type_name',
         pg_catalog.jsonb_build_object('name',
         pg_catalog.quote_ident(_grant_statement.parsed ->> 'event_type'))) #>> '{}';
+    v_unknown text;
 begin
+    select r into v_unknown from pg_catalog.jsonb_array_elements_text(_grant_statement.parsed -> 'roles') r
+    where r not in ('public', 'current_user', 'session_user', 'current_role')
+        and not exists (select from pg_catalog.pg_roles o where o.rolname = r) limit 1;
+    if v_unknown is not null then
+        raise exception 'role "%" does not exist', v_unknown using errcode = '42704', hint = 'See \du, or pg_roles.';
+    end if;
     execute pg_catalog.format('%s %s on pgps_event.%I %s %s', case when v_grants then 'grant' else 'revoke' end,
         case _grant_statement.parsed ->> 'privilege' when 'publish' then 'insert' else 'select' end, v_type,
         case when v_grants then 'to' else 'from' end,
@@ -148,6 +155,10 @@ begin
         when 'unadvertise' then perform pgps.unadvertise(v_name);
         when 'publish' then return pgps._publish_statement(v_parsed);
         when 'create_rule' then
+            if pg_catalog.to_regclass(v_parsed ->> 'table') is null then
+                raise exception 'table "%" does not exist', v_parsed ->> 'table' using errcode = '42P01',
+                    hint = 'Give a table with its schema, as in public.orders, or set search_path.';
+            end if;
             perform pgps.create_rule(v_name, (v_parsed ->> 'table')::regclass,
                 (select pg_catalog.string_agg(o, ' or ')
                     from pg_catalog.jsonb_array_elements_text(v_parsed -> 'operations') o),

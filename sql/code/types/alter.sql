@@ -62,7 +62,7 @@ begin
     end if;
     if v_add is not null then
         -- The new column was parsed with the caller's rights into a scratch table; it is copied from there.
-        v_scratch := to_regclass(format('pgps_event.%I', v_type.name || '_add'));
+        v_scratch := to_regclass(format('pgps_event.%I', pgps._scratch_name(v_type.name)));
         perform pgps_internal.require_plain(caller, v_scratch);
         perform pgps_internal.require_columns(v_scratch, args -> 'attributes', false);
         perform pgps_internal.check_attribute_names(v_scratch, v_type.name);
@@ -127,6 +127,8 @@ as $$
 declare
     v_column record;
     v_check record;
+    v_state text;
+    v_message text;
 begin
     for v_column in select * from pgps_internal.attributes_of(copy_column.source) loop
         execute format('alter table %s add column %I %s %s %s %s', copy_column.target, v_column.name, v_column.type,
@@ -140,12 +142,25 @@ begin
             execute format('alter table %s add %s', copy_column.target, v_check.definition);
         end loop;
     end if;
+exception when not_null_violation or check_violation then
+    get stacked diagnostics v_state = returned_sqlstate, v_message = message_text;
+    raise exception using errcode = v_state, message = v_message,
+        hint = 'Events wait that do not have it: give it a default that they can have, as in ''n integer not null '
+            'default 0''.';
 end
 $$;
 comment on function pgps_internal.copy_column(regclass, regclass, boolean) is
 'Adds the columns of source to target, with defaults, and with NOT NULL and CHECK when checked';
 
 drop function if exists pgps.alter_event_type(text, text, text, interval);
+
+create or replace function pgps._scratch_name(event_type text) returns text
+language sql immutable
+begin atomic
+    select 'pgps_add_' || md5(_scratch_name.event_type);
+end;
+comment on function pgps._scratch_name(text) is
+'The table in pgps_event that an added attribute is parsed into; no event type can have its name, which is too long';
 
 create or replace function pgps.alter_event_type(
     name text, add_attribute text = null, drop_attribute text = null, dedupe_retention interval = null,
@@ -182,7 +197,7 @@ begin
     perform pgps._call('alter_type',
         pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'drop', alter_event_type.drop_attribute));
     if alter_event_type.add_attribute is not null then
-        execute pg_catalog.format('create table pgps_event.%I (%s)', v_type || '_add', v_list);
+        perform pgps._make_columns(pgps._scratch_name(v_type), v_added, alter_event_type.add_attribute);
     end if;
     perform pgps._call('apply_attribute', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type),
         'attributes', pg_catalog.jsonb_extract_path(v_added, 'names'),
@@ -253,4 +268,4 @@ end
 $$;
 comment on function pgps_internal.do_set_dedupe(name, jsonb) is 'See pgps.alter_event_type';
 
-grant execute on function pgps.alter_event_type(text, text, text, interval, text) to public;
+grant execute on function pgps._scratch_name(text), pgps.alter_event_type(text, text, text, interval, text) to public;

@@ -58,7 +58,9 @@ begin
     select array_agg(distinct upper(o)) into v_operations
     from regexp_split_to_table(trim(both ' {}' from args ->> 'operations'), '(\s*[,|]\s*)|(\s+or\s+)|\s+', 'i') o
         where o <> '';
-    select o into v_wrong from unnest(v_operations) o where o not in ('INSERT', 'UPDATE', 'DELETE') limit 1;
+    select o.given into v_wrong
+    from regexp_split_to_table(trim(both ' {}' from args ->> 'operations'), '(\s*[,|]\s*)|(\s+or\s+)|\s+', 'i') o(given)
+        where o.given <> '' and upper(o.given) not in ('INSERT', 'UPDATE', 'DELETE') limit 1;
     if v_wrong is not null or v_operations is null then
         raise exception 'invalid operation "%"', coalesce(v_wrong, args ->> 'operations')
         using errcode = '22023', hint = 'Use INSERT, UPDATE or DELETE, or several of them: ''INSERT OR UPDATE''.';

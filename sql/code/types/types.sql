@@ -171,6 +171,43 @@ comment on function pgps_internal.build_endpoint(integer) is
 '(Re-)creates the rule that makes an INSERT into the endpoint a publication: into the log, or for immediate types into
 the stage';
 
+create or replace function pgps._make_columns(name text, parsed jsonb, given text, more text = null) returns void
+language plpgsql
+as $$
+declare
+    v_list text := pg_catalog.jsonb_extract_path_text(_make_columns.parsed, 'text');
+    v_wanted text := 'Give attributes as columns: symbol text not null, price numeric(12, 2) default 0 check (price >= '
+        '0).';
+    v_state text;
+    v_message text;
+    v_detail text;
+    v_hint text;
+begin
+    execute pg_catalog.format('create table pgps_event.%I (%s)', _make_columns.name,
+        pg_catalog.concat_ws(', ', nullif(v_list, ''), _make_columns.more));
+exception
+    when unique_violation then
+        -- Somebody else, a link perhaps, has created it since the name was looked up, and committed only now.
+        raise exception 'event type "%" exists already', _make_columns.name using errcode = '42710',
+            hint = 'Choose another name, or change it with pgps.alter_event_type.';
+    when duplicate_table then
+        raise exception 'there is a relation "%" in schema pgps_event that is no event type', _make_columns.name
+        using errcode = '42P07', hint = 'Choose another name, or drop it: that schema is for event types.';
+    when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name then
+        get stacked diagnostics v_state = returned_sqlstate, v_message = message_text,
+            v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+        -- The place is told where the list is run as it was given, without comments that were taken out of it.
+        perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), pgps._hint_for(
+            v_state, pg_catalog.array_to_string(array(select pg_catalog.jsonb_array_elements_text(
+                pg_catalog.jsonb_extract_path(_make_columns.parsed, 'names'))), ', '), v_wanted)),
+            case when v_list = _make_columns.given then pg_catalog.format(E'create table pgps_event.%I (%s\n)',
+                _make_columns.name, v_list) else '' end, array[v_list], array['the attribute list']);
+end
+$$;
+comment on function pgps._make_columns(text, jsonb, text, text) is
+'Makes a table of the attributes that pgps.parse_attributes found, with the caller''s rights; for pgps.create_event_type
+and pgps.alter_event_type. given: the list before it was parsed; more: further columns';
+
 create or replace function pgps.create_event_type(
     name text, attributes text, visibility text = 'deferred', reliability text = 'guaranteed',
     persistent boolean = true, auditable boolean = false, handler text = 'all'
@@ -180,7 +217,6 @@ as $$
 declare
     v_name text;
     v_attributes jsonb := pgps.parse_attributes(create_event_type.attributes);
-    v_list text := pg_catalog.jsonb_extract_path_text(v_attributes, 'text');
 begin
     if create_event_type.attributes is null then
         raise exception 'event type "%" has no attribute list', create_event_type.name using errcode = '22023',
@@ -199,14 +235,8 @@ begin
     v_name := pgps._call('prepare_type', pg_catalog.jsonb_build_object('name', create_event_type.name)) #>> '{}';
     -- Executed as the caller, so that all code in the attribute list runs with the caller's rights. The list is written
     -- as the parser understood it, and do_build_type checks that it made these columns.
-    begin
-        execute pg_catalog.format('create table pgps_event.%I (%s _producer text, _producer_seq bigint)',
-            v_name, pg_catalog.concat(nullif(v_list, ''), case when v_list <> '' then ',' end));
-    exception when unique_violation then
-        -- Somebody else, a link perhaps, has created it since prepare_type looked, and committed only now.
-        raise exception 'event type "%" exists already', v_name using errcode = '42710',
-            hint = 'Choose another name, or change it with pgps.alter_event_type.';
-    end;
+    perform pgps._make_columns(v_name, v_attributes, create_event_type.attributes,
+        '_producer text, _producer_seq bigint');
     perform pgps._call('build_type', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_name),
         'attributes', pg_catalog.jsonb_extract_path(v_attributes, 'names'),
         'visibility', create_event_type.visibility, 'reliability', create_event_type.reliability,
@@ -297,6 +327,7 @@ unless cascade. Locks all relations of the type. Needs pgps_admin, or to own it 
 42704, 2BP01, 42501.';
 
 grant execute on function
+    pgps._make_columns(text, jsonb, text, text),
     pgps.create_event_type(text, text, text, text, boolean, boolean, text),
     pgps.drop_event_type(text, boolean)
 to public;

@@ -104,7 +104,7 @@ WRONG = [
     ("select pgps.alter_event_type('{t}')", "22023", "{t}"),
     ("select pgps.alter_event_type('{t}', drop_attribute => 'colour')", "42703", "colour"),
     ("select pgps.alter_queue('{t}_in', retention => '-1 day')", "22023", "-1 day"),
-    ("select pgps.create_rule('r', 'pg_class', 'select', '{t}', array['1'])", "22023", "SELECT"),
+    ("select pgps.create_rule('r', 'pg_class', 'select', '{t}', array['1'])", "22023", '"select"'),
     ("select pgps.create_rule('r', null, 'insert', '{t}', array['1'])", "42P01", "null"),
     ("select pgps.create_link('l', 'nonsense')", "22023", "l"),
     ("select pgps.create_link('l', 'host=x', 'up')", "22023", "up"),
