@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg.rows import dict_row
 
-from pgps import _resources, _scripts
+from pgps import _resources, _scripts, _timeouts
 from pgps.errors import InstallError, NotPermitted, PgpsError, from_database
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def engine(dsn: str) -> sqlalchemy.Engine:
 
     return sqlalchemy.create_engine(
         "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(dsn, fallback_application_name=APPLICATION_NAME),
+        creator=lambda: _timeouts.connect(dsn, APPLICATION_NAME),
         poolclass=sqlalchemy.pool.NullPool,
     )
 
@@ -302,7 +302,7 @@ def _stop_others(connection: psycopg.Connection) -> None:
 @contextlib.contextmanager
 def _connected(dsn: str) -> Iterator[psycopg.Connection]:
     """Connect and give a transaction."""
-    with _pgps_errors(), psycopg.connect(dsn, fallback_application_name=APPLICATION_NAME) as connection:
+    with _pgps_errors(), _timeouts.connect(dsn, APPLICATION_NAME) as connection:
         yield connection
 
 

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
-from pgps import _catalogue, config
+from pgps import _catalogue, _timeouts, config
 from pgps._catalogue import Query
 from pgps.cli import _statements
 from pgps.cli._errors import WrongUsage
@@ -83,7 +83,7 @@ class Session:
             connection.adapters.register_loader(name, loader)
         # The views are wide and their rows few: compiling them took 2 s where running them took 10 ms. A database may
         # have its way to write times, and another isolation level, in which no position can be moved.
-        connection.execute(_statements.SESSION)
+        _timeouts.settle(connection, _statements.SESSION)
         return connection
 
     def typed(self, remedy: str) -> str:

@@ -14,7 +14,6 @@ __all__: list[str] = []
 
 SESSION = "set jit = off; set datestyle = iso; set default_transaction_isolation = 'read committed'"
 """What a session begins with."""
-NO_TIMEOUT = "select set_config('statement_timeout', '0', false)"
 PROBE = "select pgps.parse_statement('ADVERTISE probe')"
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import psycopg
 import typer
 
-from pgps import _catalogue, _diagnosis
+from pgps import _catalogue, _diagnosis, _timeouts
 from pgps.cli import _statements
 from pgps.cli._checks import CHECKS
 from pgps.cli._command import Session, command
@@ -56,7 +56,7 @@ def examine(session: Session) -> list[Finding]:
 def _facts(session: Session) -> Facts:
     """Gather what the checks look at; what pgps alone knows only when it is installed."""
     # A short timeout of this role or database is among what is to be found.
-    session.rows(_statements.NO_TIMEOUT)
+    _timeouts.lift(session.connection)
     server = session.one(_diagnosis.SERVER)
     transactions, timeouts = session.rows(_diagnosis.TRANSACTIONS), session.rows(_diagnosis.TIMEOUTS)
     if not server["installed"]:

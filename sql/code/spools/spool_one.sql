@@ -21,7 +21,9 @@ set search_path = pg_catalog, pg_temp
 as $write$
     -- As pgps_internal.publication, which says why what stands where. Tables are accessed with the rights of the owner
     -- of pgps, functions run with those of the caller. Nothing volatile is selected, so that PostgreSQL does not put
-    -- the selection into a plan node of its own: ids are the default of the log.
+    -- the selection into a plan node of its own: ids are the default of the log. What is given is computed once, in
+    -- a subquery that is not merged (OFFSET 0): anybody may insert into the view, and an expression that stands in a
+    -- condition and in the selection has another value in each when it is volatile.
     select ('relation', 'pgps_entry.plain_spooled', format($rule$
         create or replace rule enter as on insert to pgps_entry.plain_spooled do instead
         with pgps_opened as materialized (
@@ -39,15 +41,18 @@ as $write$
             from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
         )
         insert into %2$s (spool_id, verb, entry, message, keys, keywords, expires, sender, spooler, spooled_at)
-        select s.spool_id, 's', new.entry, new.message, new.keys, new.keywords, new.expires, o.caller, o.caller, o.now
-        from pgps_internal.spool s cross join pgps_opened o
-        where s.name = new.name and s.is_plain and new.message is not null and new.entry >= 0
+        select s.spool_id, 's', n.entry, n.message, n.keys, n.keywords, n.expires, o.caller, o.caller, o.now
+        from pgps_opened o
+        cross join lateral (select new.name as name, new.entry as entry, new.message as message, new.keys as keys,
+            new.keywords as keywords, new.expires as expires offset 0) n
+        join pgps_internal.spool s on s.name = n.name
+        where s.is_plain and n.message is not null and n.entry >= 0
             and case when s.owner = o.publisher then true when o.publisher = any (s.spoolers) then true
                 else pgps._uses_role(current_user, s.owner || s.spoolers) end
             -- One to nine numbers; other keys may still be in order (see pgps_internal.are_keys).
-            and (new.keys is null or jsonb_path_query_array(new.keys, 'strict $.*', '{}', true)
+            and (n.keys is null or jsonb_path_query_array(n.keys, 'strict $.*', '{}', true)
                 @@ '$.size() >= 1 && $.size() <= 9 && !exists($[*] ? (@.type() <> "number"))')
-            and case when new.keywords is null then true else pgps._are_keywords(new.keywords) end
+            and case when n.keywords is null then true else pgps._are_keywords(n.keywords) end
         returning null::text, entry, message, keys, keywords, expires, event_id$rule$,
         (write_spooling.event_type).type_id, (write_spooling.event_type).log), null, null)::pgps_internal.piece
 $write$;

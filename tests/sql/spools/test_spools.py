@@ -137,6 +137,40 @@ def test_the_way_in_of_plain_messages_asks_for_the_right_and_believes_nobody(
     ]
 
 
+@pytest.mark.parametrize(
+    ("column", "good", "bad"),
+    [
+        ("name", "%(name)s", "'no spool of that name'"),
+        ("entry", "1", "-7"),
+        ("message", "'1'::jsonb", "null"),
+        ("keys", """'{"a": 1}'::jsonb""", """'{"a": "x"}'::jsonb"""),
+        ("keywords", "'{a}'::text[]", "'{{a},{b}}'::text[]"),
+    ],
+)
+@pytest.mark.parametrize("form", ["values ({})", "select {} from generate_series(1, 3)"])
+def test_what_is_checked_is_what_is_spooled_whatever_an_expression_gives_next(
+    connect: Connect, role: Role, spool: Spool, column: str, good: str, bad: str, form: str
+) -> None:
+    writer = connect(role("writer"))
+    call(spool.connection, "grant_spool", spool.name, "spool", writer.info.user)
+    rows(writer, "create temporary sequence turn")
+    given = {"name": "%(name)s", "entry": "1", "message": "'1'::jsonb"}
+    for good_ones in range(4):
+        rows(writer, "alter sequence turn restart")
+        given[column] = f"case when nextval('turn') <= {good_ones} then {good} else {bad} end"
+        insert = f"insert into pgps_entry.plain_spooled ({', '.join(given)}) {form.format(', '.join(given.values()))}"
+        writer.execute(insert.encode(), {"name": spool.name})
+    spool.dispatch()
+    stored = "select entry, message, keys, keywords from pgps.spooled_messages where spool = %s"
+    before = rows(spool.connection, stored, [spool.name])
+    assert before
+    assert set(map(repr, before)) == {
+        repr((1, 1, {"a": 1} if column == "keys" else None, ["a"] if column == "keywords" else None))
+    }
+    spool.spool(2)
+    assert rows(spool.connection, stored, [spool.name]) == [*before, (1, 2, None, None)]
+
+
 def test_administrators_change_spools_and_read_none(connect: Connect, role: Role, spool: Spool) -> None:
     boss = connect(role("boss", "pgps_admin"))
     made = spool.spool(1)[0]

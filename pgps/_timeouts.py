@@ -1,0 +1,37 @@
+"""Sessions whose role, database or server limits how long a statement may take (statement_timeout)."""
+
+from __future__ import annotations
+
+from typing import Any, LiteralString
+
+import psycopg
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+__all__: list[str] = []
+
+_RETRIES = Retrying(
+    retry=retry_if_exception_type(psycopg.errors.QueryCanceled), stop=stop_after_attempt(100), reraise=True
+)
+
+
+def connect(dsn: str, application_name: str) -> psycopg.Connection:
+    """Open a session whose statements may take as long as they need."""
+    connection = psycopg.connect(dsn, fallback_application_name=application_name)
+    lift(connection)
+    return connection
+
+
+def lift(connection: psycopg.Connection[Any]) -> None:
+    """Let the statements of a session take as long as they need.
+
+    This is not asked for when connecting, because poolers refuse that.
+    """
+    settle(connection, "select pg_catalog.set_config('statement_timeout', '0', false)")
+
+
+def settle(connection: psycopg.Connection[Any], settings: LiteralString) -> None:
+    """Change settings of a session; again when the timeout was too short even for that."""
+    given = connection.autocommit
+    connection.autocommit = True
+    _RETRIES(connection.execute, settings)
+    connection.autocommit = given

@@ -1,0 +1,23 @@
+"""Installing, upgrading and removing where a statement may take a millisecond only."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg import sql
+
+from pgps import install
+from tests.fix_db import Connect
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_short_timeout_of_the_database_does_not_cut_it_off(empty_database: str, connect: Connect) -> None:
+    admin = connect(dsn=empty_database)
+    limit = sql.SQL("alter database {} set statement_timeout = '1ms'")
+    admin.execute(limit.format(sql.Identifier(admin.info.dbname)))
+    assert install.install(empty_database).up_to_date
+    admin.execute("update pgps_internal.installation set value = 'older' where key = 'code_digest'")
+    assert not install.status(empty_database).up_to_date
+    assert install.upgrade(empty_database).up_to_date
+    install.uninstall(empty_database)
+    assert not install.status(empty_database).installed
