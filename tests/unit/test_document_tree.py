@@ -43,3 +43,13 @@ def test_what_the_way_of_an_event_names_is_there() -> None:
             found = re.search(rf"function (?:pgps|pgps_internal)\.{named.removeprefix('pgps.')}\(", code)
         missing += [] if found else [named]
     assert missing == []
+
+
+def test_tests_that_documents_name_are_there() -> None:
+    missing = [
+        f"{path.name}: {file}::{test}"
+        for path in DOCUMENTS
+        for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text())
+        if not (ROOT / file).exists() or f"def {test}(" not in (ROOT / file).read_text()
+    ]
+    assert missing == []

@@ -34,7 +34,6 @@ comment on function pgps_internal.require_worker(name, text) is
 
 create or replace function pgps_internal.require_read_committed() returns void
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then

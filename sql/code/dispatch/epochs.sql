@@ -16,6 +16,17 @@ $$;
 comment on function pgps_internal.incarnation() is
 'Which database this is: its transaction ids mean nothing in another one (system identifier and database oid)';
 
+create or replace function pgps_internal.incarnation_of_session() returns text
+language plpgsql immutable
+as $$
+begin
+    return pgps_internal.incarnation();
+end
+$$;
+comment on function pgps_internal.incarnation_of_session() is
+'As pgps_internal.incarnation(), which stays the same while a session lasts: immutable, so that plans of a session have
+it as a constant. Not for indexes and the like, which outlive the session';
+
 create or replace function pgps_internal.is_same_life(last pgps_internal.batch) returns boolean
 language plpgsql stable
 as $$

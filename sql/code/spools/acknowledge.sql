@@ -112,7 +112,6 @@ begin
     perform pgps_internal.require_read_committed(), pgps_internal.enter_store(),
         pgps_internal.hold_client(v_member.client_id);
     v_spool := pgps_internal.spool_in_turn(v_member, args);
-    v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
     v_mark := pgps_internal.mark_of(v_member.member_id);
     v_place := pgps_internal.place_of(v_spool, v_mark, (args ->> 'id')::bigint);
     if v_place.phase = 'n' and v_mark.phase = 'r' and v_place.seqn <@ v_mark.had
@@ -127,6 +126,9 @@ begin
     elsif (pgps_internal.phase_place(v_place.phase), v_place.seqn)
         <= (pgps_internal.phase_place(v_mark.phase), v_mark.seqn) then
         return 0;
+    end if;
+    if v_place.phase = 'n' or (v_place.phase, v_place.seqn) <> (v_mark.got_phase, v_mark.got_seqn) then
+        v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
     end if;
     v_acked := pgps_internal.count_handed_out(v_spool, v_state, v_mark, v_place.phase, v_place.seqn);
     if v_mark.phase = 'r' then

@@ -246,7 +246,7 @@ as $$
 #variable_conflict use_column
 declare
     v_spooled pg_catalog.text[];
-    v_portal pg_catalog.text;
+    v_portal pg_catalog.refcursor;
 begin
     insert into pgps_entry.spool_calls (verb, args)
     values ('receive_spooled', pg_catalog.jsonb_build_object('name', $1, 'member', $2, 'max_messages', $3,
@@ -254,7 +254,7 @@ begin
     returning spooled into v_spooled;
     foreach v_portal in array v_spooled loop
         return query execute pg_catalog.format('fetch all from %I', v_portal);
-        execute pg_catalog.format('close %I', v_portal);
+        close v_portal;
     end loop;
 end
 $$;

@@ -31,7 +31,7 @@ create or replace function pgps_internal.file_of_slot(slot integer) returns text
 language plpgsql stable
 as $$
 begin
-    return pgps_internal.incarnation() || '/'
+    return pgps_internal.incarnation_of_session() || '/'
         || pg_relation_filenode(('pgps_internal.spool_message_' || file_of_slot.slot)::regclass);
 end
 $$;

@@ -53,35 +53,58 @@ $$;
 comment on function pgps_internal.resolved(pgps_internal.spool_mark) is
 'Where a member is, with the numbers of the replay that it has just begun';
 
-create or replace function pgps_internal.mark_of(member_id bigint) returns pgps_internal.spool_mark
-language plpgsql stable
-as $$
-declare
-    v_mark pgps_internal.spool_mark;
+do $do$
 begin
-    select m.* into v_mark from pgps_internal.spool_mark m where m.member_id = mark_of.member_id
-        order by m.mark_id desc limit 1;
-    if v_mark.phase = 'r' and v_mark.seqn = -9223372036854775808 then
-        return pgps_internal.resolved(v_mark);
-    end if;
-    return v_mark;
+    execute format($f$
+        create or replace function pgps_internal.mark_of(member_id bigint) returns pgps_internal.spool_mark
+        language plpgsql stable
+        as $$
+        declare
+            v_segment bigint := pg_sequence_last_value('pgps_internal.spool_mark_id_seq'::regclass) / 16384;
+            v_mark pgps_internal.spool_mark;
+        begin
+            -- Mostly it is in the newest segment, which alone is opened then.
+            case v_segment %% 4%s
+                else null;
+            end case;
+            if v_mark.mark_id is null then
+                select m.* into v_mark from pgps_internal.spool_mark m where m.member_id = mark_of.member_id
+                    order by m.mark_id desc limit 1;
+            end if;
+            if v_mark.phase = 'r' and v_mark.seqn = -9223372036854775808 then
+                return pgps_internal.resolved(v_mark);
+            end if;
+            return v_mark;
+        end
+        $$$f$, (select string_agg(format($b$
+                when %1$s then select m.* into v_mark from pgps_internal.spool_mark_%1$s m
+                    where m.member_id = mark_of.member_id and m.mark_id >= v_segment * 16384
+                    order by m.mark_id desc limit 1;$b$, n), '' order by n) from generate_series(0, 3) n));
 end
-$$;
+$do$;
 comment on function pgps_internal.mark_of(bigint) is
 'Where a member is; null before it first joined. Its seqn is the lowest number of all while its replay waits for
 dispatch';
 
-create or replace function pgps_internal.write_mark(mark pgps_internal.spool_mark) returns void
-language plpgsql
-as $$
+do $do$
 begin
-    insert into pgps_internal.spool_mark (member_id, replay_id, phase, seqn, got_phase, got_seqn, got_id,
-        got_count, start, checkpoints_upto, skip, acked, had, seen)
-    select (mark).member_id, (mark).replay_id, (mark).phase, (mark).seqn, (mark).got_phase, (mark).got_seqn,
-        (mark).got_id, (mark).got_count, (mark).start, (mark).checkpoints_upto, (mark).skip, (mark).acked,
-        (mark).had, (mark).seen;
+    execute format($f$
+        create or replace function pgps_internal.write_mark(mark pgps_internal.spool_mark) returns void
+        language plpgsql
+        as $$
+        declare
+            v_mark pgps_internal.spool_mark := write_mark.mark;
+        begin
+            v_mark.mark_id := nextval('pgps_internal.spool_mark_id_seq');
+            -- Into its segment: to find it through the table of all costs more than the row.
+            case v_mark.mark_id / 16384 %% 4%s
+            end case;
+        end
+        $$$f$, (select string_agg(format($b$
+                when %1$s then insert into pgps_internal.spool_mark_%1$s values (v_mark.*);$b$, n), '' order by n)
+            from generate_series(0, 3) n));
 end
-$$;
+$do$;
 comment on function pgps_internal.write_mark(pgps_internal.spool_mark) is 'Writes where a member is now';
 
 create or replace function pgps_internal.begin_new(member_id bigint, state pgps_internal.spool_state) returns void

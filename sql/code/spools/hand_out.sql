@@ -19,16 +19,21 @@ declare
     v_parts pgps_internal.spooled_part[] := '{}';
     v_part pgps_internal.spooled_part;
     v_is_placed boolean;
+    v_is_value boolean;
     v_after bigint := replay_parts.after_seqn;
     v_left bigint := replay_parts.max_messages;
     v_step bigint := replay_parts.max_messages;
 begin
     if v_filter.is_indexed then
         v_is_placed := pgps_internal.are_placed((reach).first_slot, (reach).last_slot);
+        v_is_value := v_filter.is_empty and v_filter.low = v_filter.high and (reach).is_whole
+            and (reach).first_slot = (reach).last_slot;
     end if;
     while v_after < replay_parts.upto and v_left > 0 loop
         if v_is_placed is null then
             v_part := pgps_internal.open_in_order(reach, v_filter, null, true, v_after, replay_parts.upto, v_left);
+        elsif v_is_placed and v_is_value then
+            v_part := pgps_internal.open_by_value(reach, v_filter, v_after, replay_parts.upto, v_step, v_left);
         elsif v_is_placed then
             v_part := pgps_internal.open_by_key(reach, v_filter, v_after, replay_parts.upto, v_step, v_left);
         else
@@ -49,29 +54,6 @@ $$;
 comment on function pgps_internal.replay_parts(
     pgps_internal.spool_reach, pgps_internal.spool_replay, bigint, bigint, bigint
 ) is 'The next messages of a replay, after one number and up to another, at most so many';
-
-create or replace function pgps_internal.window_of(
-    reach pgps_internal.spool_reach, filter pgps_internal.spool_filter, replay pgps_internal.spool_replay,
-    after_seqn bigint, upto bigint, most bigint
-) returns bigint
-language plpgsql stable
-as $$
-declare
-    v_upto bigint;
-begin
-    if ((window_of.replay).pattern ->> 'found')::bigint > window_of.most then
-        select max(k.seqn) into v_upto
-        from pgps_internal.keyed(reach, filter, window_of.after_seqn, window_of.upto, window_of.most) k
-        having count(*) = window_of.most;
-    end if;
-    return coalesce(v_upto, window_of.upto);
-end
-$$;
-comment on function pgps_internal.window_of(
-    pgps_internal.spool_reach, pgps_internal.spool_filter, pgps_internal.spool_replay, bigint, bigint, bigint
-) is
-'The number of the last of the first so many messages (most) that have the key by which a replay is looked up; upto when
-there are fewer';
 
 create or replace function pgps_internal.new_messages(
     spool_id integer, first_slot integer, last_slot integer, mark pgps_internal.spool_mark, emptied int8multirange,
@@ -323,13 +305,17 @@ begin
     perform pgps_internal.require_read_committed(), pgps_internal.enter_store();
     -- First it only looks. When there may be something it looks again with the turn: a cancellation, a replay, or
     -- another call for the same member may have come in between.
-    if not pgps_internal.may_be_something(v_member, pgps_internal.mark_of(v_member.member_id)) then
+    v_mark := pgps_internal.mark_of(v_member.member_id);
+    if not pgps_internal.may_be_something(v_member, v_mark) then
         return '{}';
     end if;
     perform pgps_internal.hold_client(v_member.client_id), pgps_internal.hold('h', v_member.member_id);
     v_spool := pgps_internal.spool_in_turn(v_member, args);
     select m.* into v_member from pgps_internal.spool_member m where m.member_id = v_member.member_id;
-    v_mark := pgps_internal.mark_of(v_member.member_id);
+    -- Marks are numbered in the turn of their member: where none is newer than the one that was read it still holds.
+    if v_mark.mark_id is distinct from pg_sequence_last_value('pgps_internal.spool_mark_id_seq'::regclass) then
+        v_mark := pgps_internal.mark_of(v_member.member_id);
+    end if;
     if not pgps_internal.may_be_something(v_member, v_mark) then
         return '{}';
     end if;

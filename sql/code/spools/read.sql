@@ -83,7 +83,9 @@ begin
         and not exists (select from pgps_internal.spool_cancelled c where c.spool_id = v_spool_id)
     into v_first, v_last, v_is_whole
     from pgps_internal.spool_slot s where s.slot between v_first and v_last and s.begun_in is not null;
-    if v_is_whole then
+    -- Mostly one slot is in use, and its size tells that nothing is noted beside it.
+    if v_is_whole and (v_first <> v_last
+            or pg_relation_size(('pgps_internal.spool_gone_' || v_first)::regclass) > 0) then
         v_is_whole := not exists (select from pgps_internal.spool_gone g
             where g.slot between v_first and v_last and g.spool_id = v_spool_id);
     end if;
@@ -98,7 +100,7 @@ create or replace function pgps_internal.are_placed(first_slot smallint, last_sl
 language plpgsql stable
 as $$
 declare
-    v_where text := pgps_internal.incarnation();
+    v_where text := pgps_internal.incarnation_of_session();
 begin
     return not exists (select from pgps_internal.spool_slot s
         where s.slot between are_placed.first_slot and are_placed.last_slot and s.begun_in
@@ -130,6 +132,29 @@ $$;
 comment on function pgps_internal.keyed(
     pgps_internal.spool_reach, pgps_internal.spool_filter, bigint, bigint, bigint
 ) is 'The first messages, after one number and up to another, that have the key of a filter within its bounds';
+
+create or replace function pgps_internal.window_of(
+    reach pgps_internal.spool_reach, filter pgps_internal.spool_filter, replay pgps_internal.spool_replay,
+    after_seqn bigint, upto bigint, most bigint
+) returns bigint
+language plpgsql stable
+as $$
+declare
+    v_upto bigint;
+begin
+    if ((window_of.replay).pattern ->> 'found')::bigint > window_of.most then
+        select max(k.seqn) into v_upto
+        from pgps_internal.keyed(reach, filter, window_of.after_seqn, window_of.upto, window_of.most) k
+        having count(*) = window_of.most;
+    end if;
+    return coalesce(v_upto, window_of.upto);
+end
+$$;
+comment on function pgps_internal.window_of(
+    pgps_internal.spool_reach, pgps_internal.spool_filter, pgps_internal.spool_replay, bigint, bigint, bigint
+) is
+'The number of the last of the first so many messages (most) that have the key by which a replay is looked up; upto when
+there are fewer';
 
 create or replace function pgps_internal.opened_part(phase "char", portal refcursor) returns pgps_internal.spooled_part
 language plpgsql
@@ -234,6 +259,47 @@ comment on function pgps_internal.open_by_key(
 ) is
 'The next messages of a replay by a key, which knows the places of its messages; of the first so many (most) that have
 it';
+
+do $do$
+begin
+    execute format($f$
+        create or replace function pgps_internal.open_by_value(
+            reach pgps_internal.spool_reach, filter pgps_internal.spool_filter, after_seqn bigint, upto bigint,
+            most bigint, max_messages bigint
+        ) returns pgps_internal.spooled_part
+        language plpgsql
+        as $$
+        declare
+            v_spool_id integer := (open_by_value.reach).spool_id;
+            v_oldest timestamptz := (open_by_value.reach).oldest;
+            v_key text := (open_by_value.filter).key;
+            v_value numeric := (open_by_value.filter).low;
+            v_portal refcursor;
+        begin
+            case (open_by_value.reach).first_slot%s
+            end case;
+            return pgps_internal.opened_part('r', v_portal);
+        end
+        $$$f$, (select string_agg(format($b$
+                when %1$s then open v_portal scroll for
+                    select m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender::name, m.spooler::name,
+                        m.spooled_at, true, m.id
+                    from pgps_internal.spool_message_%1$s m
+                    where m.ctid = any (array(select k.place from pgps_internal.spool_key_%1$s k
+                            where k.spool_id = v_spool_id and k.name = v_key and k.value = v_value
+                                and k.seqn > open_by_value.after_seqn and k.seqn <= open_by_value.upto
+                            order by k.seqn limit open_by_value.most))
+                        and m.spool_id = v_spool_id and (m.expires is null or m.expires > pgps_internal.clock())
+                        and (v_oldest is null or m.spooled_at > v_oldest)
+                    order by m.seqn limit open_by_value.max_messages;$b$, n), '' order by n)
+            from generate_series(0, 11) n));
+end
+$do$;
+comment on function pgps_internal.open_by_value(
+    pgps_internal.spool_reach, pgps_internal.spool_filter, bigint, bigint, bigint, bigint
+) is
+'As open_by_key, for the common case: one value of the key and nothing else to compare, one slot, and nothing in it that
+was discarded or cancelled. For small portions: setting the statement of open_by_key up takes longer than reading them';
 
 create or replace function pgps_internal.open_by_number(
     reach pgps_internal.spool_reach, filter pgps_internal.spool_filter, after_seqn bigint, upto bigint, most bigint,

@@ -152,6 +152,22 @@ def test_standings_and_members_outlive_their_segments(
     assert len(member.take()) == 2
 
 
+def test_a_member_is_found_whichever_segment_has_where_it_is(
+    own: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    spool = made(own)
+    member = Member(connect(dsn=own_database), spool, "m")
+    fill(spool, 5)
+    assert [seqn for seqn, *_ in member.received(2)] == [1, 2]
+    assert member.ack() == 2
+    # The newest segment has nothing of it; then that segment is the same table again, with what was before.
+    for ahead in (16384, 4 * 16384):
+        rows(own, "select setval('pgps_internal.spool_mark_id_seq', %s)", [ahead])
+        assert [seqn for seqn, *_ in member.received(1)] == [3]
+    assert member.ack() == 1
+    assert [seqn for seqn, *_ in member.received()] == [4, 5]
+
+
 def test_a_spool_that_is_not_persistent_forgets_its_messages_in_a_crash_and_goes_on(
     own_cluster: EmbeddedCluster,
 ) -> None:
