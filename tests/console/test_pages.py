@@ -137,6 +137,32 @@ def _next(page: str) -> str:
     return page.partition('id="more" href="')[2].partition('"')[0].replace("&amp;", "&")
 
 
+def test_a_search_of_exceptions_looks_at_two_thousand_and_goes_on_where_it_stopped(
+    connect: Connect, visit: Visit, boss: str, own_database: str
+) -> None:
+    admin = connect(dsn=own_database)
+    make_type(admin, "tick")
+    call(admin, "subscribe", "ward", "tick", max_attempts=1)
+    admin.execute("insert into pgps_event.tick (n) select generate_series(1, 2100)")
+    admin.execute("select pgps.dispatch()")
+    fail = "select pgps.nack_events('ward', array(select event_id from pgps.receive('ward', %s)), %s)"
+    for most, error in ((10, "Out of beds"), (2090, "no nurse")):
+        admin.execute(fail, [most, error])
+        call(admin, "ack", "ward")
+    browser = visit(boss, dsn=own_database)
+    assert "more than 1,000" in browser.see("/subscriptions")
+    page = browser.get("/exceptions?containing=out+OF").text
+    assert "2,000 exceptions were looked at" in page
+    assert "Out of beds" not in page
+    page = browser.get(_next(page)).text
+    assert page.count("Out of beds") == 10
+    assert not _next(page)
+    first = browser.get("/exceptions?containing=nurse").text
+    assert first.count("no nurse") == 50
+    assert "no nurse" in browser.get(_next(first)).text
+    assert "none of that kind" in browser.see("/exceptions?sqlstate=22012&subscription=ward&before=2020-01-01")
+
+
 def test_lists_are_read_page_by_page(connect: Connect, visit: Visit, boss: str, own_database: str) -> None:
     admin = connect(dsn=own_database)
     make_type(admin, "tick")

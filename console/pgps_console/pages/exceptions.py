@@ -8,14 +8,18 @@ from typing import Any
 from psycopg.sql import SQL, Identifier
 
 from pgps_console.actions import quoted
+from pgps_console.database import Reader, Row
 from pgps_console.pages.base import ROWS, Look, NotThere, Page, shorten
 
 __all__ = ["PAGES"]
 
+# An error that next to nothing has would be searched for in all of them; so a page looks at so many, and says so.
+_MOST_LOOKS, _EACH = 2, 1000
+
 _FIND = """
     select * from pgps.find_exceptions(event_type => %(event_type)s, subscription => %(subscription)s,
-        sqlstate => %(sqlstate)s, containing => %(containing)s, before => %(before)s, before_event => %(before_event)s,
-        before_subscription => %(before_subscription)s, max_rows => %(most)s)
+        before => %(before)s, before_event => %(before_event)s, before_subscription => %(before_subscription)s,
+        max_rows => %(most)s)
 """
 _ONE = """
     select * from pgps.exceptions
@@ -27,27 +31,46 @@ _COUNTS = "select * from pgps.count_exceptions(after => %s, max_rows => %s)"
 
 async def _exceptions(look: Look) -> dict[str, Any]:
     event_type, subscription = look.given("event_type"), look.given("subscription")
+    sqlstate, containing = look.given("sqlstate"), look.given("containing")
     by_link = subscription.startswith("link ")
     given = {
         "event_type": quoted(event_type) if event_type else None,
         "subscription": (subscription if by_link else quoted(subscription)) if subscription else None,
-        "sqlstate": look.given("sqlstate") or None,
-        "containing": look.given("containing") or None,
         "before": _moment(look.given("before")),
         "before_event": look.number("before_event"),
         "before_subscription": look.given("before_subscription") or None,
-        "most": ROWS + 1,
     }
     async with look.access.ask() as reader:
-        rows = await reader.rows(_FIND, given)
-    return {
-        "rows": rows,
-        "more": shorten(rows),
-        "event_type": event_type,
-        "subscription": subscription,
-        "sqlstate": given["sqlstate"] or "",
-        "containing": given["containing"] or "",
-    }
+        if sqlstate or containing:
+            found = await _search(reader, given, sqlstate, containing)
+        else:
+            rows = await reader.rows(_FIND, {**given, "most": ROWS + 1})
+            more = shorten(rows)
+            found = {"rows": rows, "next": rows[-1] if more else None, "looked": None}
+    shown = {"event_type": event_type, "subscription": subscription, "sqlstate": sqlstate, "containing": containing}
+    return {**found, **shown}
+
+
+async def _search(reader: Reader, given: dict[str, Any], sqlstate: str, containing: str) -> dict[str, Any]:
+    """Return those with such an error, where the next page begins, and how many were looked at when there are more."""
+    rows: list[Row] = []
+    at, looked = given, 0
+    for _ in range(_MOST_LOOKS):
+        page = await reader.rows(_FIND, {**at, "most": _EACH})
+        looked += len(page)
+        rows += [
+            row
+            for row in page
+            if (not sqlstate or row["sqlstate"] == sqlstate) and containing.lower() in (row["error"] or "").lower()
+        ]
+        if len(rows) > ROWS:
+            shorten(rows)
+            return {"rows": rows, "next": rows[-1], "looked": None}
+        if len(page) < _EACH:
+            return {"rows": rows, "next": None, "looked": None}
+        at = {**given, "before": page[-1]["failed_at"]}
+        at |= {"before_event": page[-1]["event_id"], "before_subscription": page[-1]["subscription"]}
+    return {"rows": rows, "next": page[-1], "looked": looked}
 
 
 def _moment(text: str) -> dt.datetime | None:

@@ -26,9 +26,14 @@ _SUBSCRIPTIONS = """
     select count(*) as subscriptions, count(*) filter (where state = 'suspended') as suspended,
            count(*) filter (where state = 'paused') as paused, count(*) filter (where state = 'dead') as dead,
            count(*) filter (where state = 'slow') as slow, coalesce(sum(depth), 0)::bigint as depth,
-           max(lag_seconds) as lag, coalesce(sum(rate), 0) as rate, coalesce(sum(failed), 0)::bigint as failed,
-           coalesce(sum(retrying), 0)::bigint as retrying
+           max(lag_seconds) as lag, coalesce(sum(rate), 0) as rate
     from pgps.subscriptions
+"""
+# Counted by itself: one way through all failures, not one for each subscription.
+_FAILED = """
+    select count(*) filter (where state = 'failed') as failed,
+           count(*) filter (where state in ('retrying', 'leased')) as retrying
+    from pgps.exceptions
 """
 
 
@@ -44,7 +49,8 @@ async def _overview(look: Look) -> dict[str, Any]:
 async def _totals(look: Look) -> dict[str, Any]:
     """Sum up all subscriptions, which with many takes longer than a page should: it is sent when it is known."""
     async with look.access.read() as reader:
-        return {"totals": await reader.first(_SUBSCRIPTIONS)}
+        totals, failed = await reader.first(_SUBSCRIPTIONS), await reader.first(_FAILED)
+    return {"totals": {**(totals or {}), **(failed or {})}}
 
 
 async def _findings(look: Look) -> dict[str, Any]:

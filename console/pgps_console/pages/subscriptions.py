@@ -12,10 +12,18 @@ __all__ = ["PAGES"]
 _STATES = ("active", "slow", "paused", "suspended", "dead")
 
 _NAMES = "select name from pgps.find_subscriptions(%s, %s, %s, %s, %s)"
-_LIST = "select * from pgps.subscriptions where name = any (%s) order by name"
+# Without what counts all failures of a subscription, of which there may be a million.
+_FIGURES = "name, owner, event_type, filter, state, depth, lag_seconds, rate"
+_LIST = f"select {_FIGURES} from pgps.subscriptions where name = any (%s) order by name"
+_MOST_FAILED = 1000
+_FAILED = f"""
+    select n.name, (select count(*) from (select from pgps.exceptions e
+        where e.subscription = n.name and e.state = 'failed' limit {_MOST_FAILED + 1}) e) as failed
+    from unnest(%s::text[]) n(name)
+"""
 # Both are found out by the view, for those only that can be so: who has set dead_after, and who owns a slow lane.
 _BY_STATE = f"""
-    select * from pgps.subscriptions
+    select {_FIGURES} from pgps.subscriptions
     where state = %(state)s and strpos(name, %(name)s) > 0 and name > coalesce(%(after)s, '')
         and (%(type)s = '' or event_type = %(type)s) and {{can_be}}
     order by name limit {ROWS + 1}
@@ -40,8 +48,13 @@ async def _subscriptions(look: Look) -> dict[str, Any]:
             # Names first: figures are computed for those on the page only.
             names = [row["name"] for row in await reader.rows(_NAMES, given)]
             rows = await reader.rows(_LIST, [names])
+        more = shorten(rows)
+        failed = await reader.rows(_FAILED, [[row["name"] for row in rows]]) if rows else []
         lanes = await reader.rows(_LANES)
-    found = {"rows": rows, "more": shorten(rows), "lanes": lanes, "states": _STATES}
+    counts = {one["name"]: one["failed"] for one in failed}
+    for row in rows:
+        row["failed"] = counts[row["name"]]
+    found = {"rows": rows, "more": more, "lanes": lanes, "states": _STATES, "most_failed": _MOST_FAILED}
     return {**found, "name": name, "type": event_type, "state": state}
 
 

@@ -8,24 +8,47 @@ create or replace function pgps_internal.deliveries_of_out(
 language sql stable rows 1000
 set search_path = pg_catalog, pg_temp
 as $$
-    with chosen as materialized (
-        select d.batch_id, d.class_id, d.event_ids, d.ids, u.event_id as upto_event, case when d.ids is null
-            then (select max(e) from unnest(d.event_ids) e where e <= u.event_id)
-            else greatest((select max(e) from unnest(d.event_ids) e where e <= u.event_id),
-                least(upper(d.ids) - 1, u.event_id)) end as top
+    with seen as materialized (
+        -- The ids of a delivery are in no order, and finding the highest takes longer than all the rest. So each is
+        -- compared with a few limits first, and the highest is found for those alone that may be on the page.
+        select d.batch_id, d.class_id, d.event_ids, d.ids, u.event_id as upto_event,
+            case when d.ids is not null then least(upper(d.ids) - 1, u.event_id)
+                when u.last - deliveries_of_out.most / 4 <= any (d.event_ids) then u.last - deliveries_of_out.most / 4
+                when u.last - 4 * deliveries_of_out.most <= any (d.event_ids)
+                    then u.last - 4 * deliveries_of_out.most
+                when u.last - 64 * deliveries_of_out.most <= any (d.event_ids)
+                    then u.last - 64 * deliveries_of_out.most end as least_top
         from pgps_internal.delivery d
-        cross join lateral (select case when d.batch_id = deliveries_of_out.upto_batch
-            then deliveries_of_out.upto_event else 9223372036854775807 end as event_id offset 0) u
+        cross join lateral (
+            select u.event_id, least(upper(b.ids) - 1, u.event_id) as last
+            from (select case when d.batch_id = deliveries_of_out.upto_batch then deliveries_of_out.upto_event
+                else 9223372036854775807 end as event_id) u
+            left join pgps_internal.batch_type b on b.type_id = (deliveries_of_out.event_type).type_id
+                and b.batch_id = d.batch_id
+            offset 0
+        ) u
         where d.class_id in (select m.class_id from pgps_internal.member m
                 where m.type_id = (deliveries_of_out.event_type).type_id and not m.takes_batch)
             and d.batch_id between deliveries_of_out.from_batch and deliveries_of_out.upto_batch
     ),
     -- Deliveries that begin before the last of these are left out.
-    cut as (
-        select c.batch_id, c.top from chosen c where c.top is not null and deliveries_of_out.most is not null
-        order by c.batch_id desc, c.top desc offset deliveries_of_out.most limit 1
+    cut as materialized (
+        select s.batch_id, s.least_top as top from seen s
+        where s.least_top is not null and deliveries_of_out.most is not null
+        order by s.batch_id desc, s.least_top desc offset deliveries_of_out.most limit 1
     )
-    select c.* from chosen c left join cut x on true where x.top is null or (c.batch_id, c.top) >= (x.batch_id, x.top)
+    select c.batch_id, c.class_id, c.event_ids, c.ids, c.upto_event, t.top
+    from (
+        select s.*, x.top as cut, x.top is null or s.batch_id > x.batch_id as is_above
+        from seen s left join cut x on true
+        where x.top is null or s.batch_id > x.batch_id
+            or s.batch_id = x.batch_id and (s.least_top >= x.top or x.top <= any (s.event_ids)) offset 0
+    ) c
+    cross join lateral (select case when c.ids is null
+        then (select max(e) from unnest(c.event_ids) e where e <= c.upto_event)
+        else greatest((select max(e) from unnest(c.event_ids) e where e <= c.upto_event),
+            least(upper(c.ids) - 1, c.upto_event)) end as top offset 0) t
+    where c.is_above or t.top >= c.cut
 $$;
 comment on function pgps_internal.deliveries_of_out(pgps_internal.event_type, bigint, bigint, bigint, integer) is
 'The deliveries of some batches to members, with their highest event (top) before the end of the page before; most: only
@@ -87,8 +110,7 @@ set search_path = pg_catalog, pg_temp
 as $$
     with open as materialized (
         select o.* from pgps_internal.open_of_out(window_of_out.event_type, window_of_out.from_batch,
-            window_of_out.upto_batch, coalesce(window_of_out.before_event, 9223372036854775807),
-            window_of_out.deliveries) o
+            window_of_out.upto_batch, coalesce(window_of_out.before_event, 9223372036854775807), deliveries) o
     ),
     -- Where not all deliveries are looked at, what lies before the last of them may be incomplete.
     reached as materialized (
@@ -106,7 +128,7 @@ as $$
         order by o.batch desc, o.top desc offset window_of_out.most limit 1
     ),
     found as (
-        select o.batch, i.event_id, o.subscription_id
+        select o.batch, i.event_id, o.subscription_id, o.subscription
         from open o left join cut c on true
         cross join lateral (select case when o.batch = c.batch then greatest(o.after_event, c.top - 1)
             else o.after_event end as event_id offset 0) a
@@ -128,15 +150,16 @@ as $$
         ) i
         where c.batch is null or o.batch >= c.batch
         union all
-        select h.* from pgps_internal.shares_of_out(window_of_out.event_type, window_of_out.from_batch,
+        select h.*, s.name from pgps_internal.shares_of_out(window_of_out.event_type, window_of_out.from_batch,
             window_of_out.upto_batch, window_of_out.before_event, window_of_out.most) h
+        join pgps_internal.subscription s using (subscription_id)
     )
-    select f.batch, f.event_id, f.subscription_id, s.name
-    from found f join pgps_internal.subscription s using (subscription_id) left join reached r on true
+    select f.batch, f.event_id, f.subscription_id, f.subscription
+    from found f left join reached r on true
     where (window_of_out.before_event is null or f.batch < window_of_out.upto_batch
-            or (f.event_id, s.name) < (window_of_out.before_event, window_of_out.before_subscription))
+            or (f.event_id, f.subscription) < (window_of_out.before_event, window_of_out.before_subscription))
         and (r.batch is null or (f.batch, f.event_id) > (r.batch, r.top))
-    order by f.batch desc, f.event_id desc, s.name desc limit window_of_out.most
+    order by f.batch desc, f.event_id desc, f.subscription desc limit window_of_out.most
 $$;
 comment on function pgps_internal.window_of_out(
     pgps_internal.event_type, bigint, bigint, bigint, text, integer, integer
