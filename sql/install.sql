@@ -217,6 +217,7 @@
 \ir code/spools/replay.sql
 \ir code/spools/hand_out.sql
 \ir code/spools/acknowledge.sql
+\ir code/spools/arrived.sql
 \ir code/spools/long_haul.sql
 \ir code/spools/networks.sql
 \ir code/spools/spool_one.sql

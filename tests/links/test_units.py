@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 from psycopg import errors
+from psycopg.types.json import Jsonb
 
 from tests.fix_broker import call, rows, value
 from tests.fix_clock import Clock
@@ -219,3 +220,43 @@ def test_only_administrators_place_services(scene: Scene, role: Callable[..., st
         call(scene.home.admin, "place_service", "no", "such", "service", "b")
     with pytest.raises(errors.InvalidParameterValue):
         call(scene.home.admin, "place_service", *SERVICE.split("/"), "a")
+
+
+def test_what_makes_no_sense_holds_up_nobody_elses_units(scene: Scene) -> None:
+    class_, server_name, service = SERVICE.split("/")
+    whole = {"class": class_, "server": server_name, "service": service, "role": "r", "token": "t", "to_server": True,
+             "is_uow": True, "is_persistent": False, "began_at": "2026-01-01", "ends_at": "2100-01-01"}  # fmt: skip
+    garbage: list[tuple[str, object, list[bytes] | None]] = [
+        ("unit", None, None),
+        ("unit", {**whole, "to_server": "maybe"}, [b"x"]),
+        ("unit", {**whole, "is_persistent": None}, [b"x"]),
+        ("unit", {**whole, "ends_at": "soon"}, [b"x"]),
+        ("unit", {**whole, "is_uow": None}, [b"x"]),
+        ("unit", [1], [b"x"]),
+        ("end", {"ended": [1]}, None),
+        ("nonsense", {}, None),
+    ]
+    for verb, body, messages in garbage:
+        rows(
+            scene.home.admin,
+            "insert into pgps_event.pgps_uow (to_broker, verb, client_broker, conversation, unit, body, messages)"
+            " values ('b', %s, 'a', 1, 1, %s, %s)",
+            [verb, Jsonb(body), messages],
+        )
+    client, server = scene.client(), scene.server()
+    request = client.request(SERVICE, "one")
+    scene.settle()
+    assert server.text("new") == "one"
+    scene.settle()
+    # What the other broker says of a unit makes no sense, either.
+    for body in ({}, {"status": "NEVER", "attempts": 1}, {"status": "PROCESSED", "attempts": "x"}, [1]):
+        rows(
+            scene.shop.admin,
+            "insert into pgps_event.pgps_uow (to_broker, verb, client_broker, conversation, unit, body)"
+            " values ('a', 'status', 'a', %s, %s, %s)",
+            [request["conversation"][1:], request["uow_id"][1:], Jsonb(body)],
+        )
+    scene.settle()
+    server.sync("commit")
+    scene.settle()
+    assert client.status(request["uow_id"]) == "PROCESSED"

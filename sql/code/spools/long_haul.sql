@@ -4,7 +4,7 @@
 -- dies. They are discarded here when all contact points have them.
 -- Locks: the turn of a network, so that what is read to be sent cannot be cancelled any more; at a contact point the
 -- turn of an origin. Until the transaction ends.
--- Writes: network_contact, network_mark, network_origin, pgps_spool_log, spool.
+-- Writes: network_contact, network_mark, network_origin.
 
 create or replace function pgps_internal.network_mark_of(line bigint) returns pgps_internal.network_mark
 language plpgsql stable
@@ -282,50 +282,13 @@ begin
     if v_upto <> (args ->> 'after')::bigint or (args ->> 'upto')::bigint <= v_upto then
         return v_upto;
     end if;
-    perform pgps_internal.spool_arrived(caller, args -> 'messages');
+    perform pgps_internal.check_arrived(args -> 'messages'), pgps_internal.spool_arrived(caller, args -> 'messages');
     insert into pgps_internal.network_mark (line, handed, upto)
     values (-v_origin.origin_id, (args ->> 'upto')::bigint, (args ->> 'upto')::bigint);
     return (args ->> 'upto')::bigint;
 end
 $$;
 comment on function pgps_internal.do_network_take(name, jsonb) is 'See pgps.network_take';
-
-create or replace function pgps_internal.spool_arrived(caller name, messages jsonb) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_missing text[];
-    v_spool pgps_internal.spool;
-    v_ids bigint[];
-begin
-    v_missing := array(select distinct m ->> 'spool' from jsonb_array_elements(spool_arrived.messages) m
-        where not exists (select from pgps_internal.spool s where s.name = m ->> 'spool' and s.network_id is null));
-    if v_missing <> '{}' then
-        perform pgps_internal.make_spool_type();
-        insert into pgps_internal.spool (name, owner, type_id, persistent, on_limit)
-        select m, n.nspowner::regrole, pgps_internal.spool_type(), true, 'refuse'
-        from unnest(v_missing) m, pg_namespace n where n.nspname = 'pgps_internal'
-        on conflict do nothing;
-    end if;
-    with made as (
-        insert into pgps_internal.pgps_spool_log (spool_id, verb, entry, message, keys, keywords, expires, sender,
-            spooler, spooled_at)
-        select s.spool_id, 's', (m ->> 'entry')::integer, m -> 'message', nullif(m -> 'keys', 'null'),
-            pgps_internal.array_of(m -> 'keywords', 'keywords'), (m ->> 'expires')::timestamptz, m ->> 'sender',
-            m ->> 'spooler', (m ->> 'spooled_at')::timestamptz
-        from jsonb_array_elements(spool_arrived.messages) with ordinality a(m, place)
-        join pgps_internal.spool s on s.name = m ->> 'spool' order by place
-        returning event_id
-    )
-    select array_agg(m.event_id order by m.event_id) into v_ids from made m;
-    select s.* into v_spool from pgps_internal.spool s where s.name = spool_arrived.messages -> 0 ->> 'spool';
-    perform pgps_internal.note_asked(caller, v_spool, v_ids);
-end
-$$;
-comment on function pgps_internal.spool_arrived(name, jsonb) is
-'Spools messages that came from another network, in the order of the array; makes the spools that do not exist. Also
-into a spool that is full: whoever spooled them was told that they will arrive, and others would wait behind them.';
 
 create or replace function pgps.serve_networks() returns jsonb
 language sql

@@ -234,20 +234,21 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if take_relayed.event ->> 'verb' = 'status' then
-        perform pgps_internal.take_their_status(take_relayed.origin, take_relayed.event);
-        return;
-    elsif take_relayed.event ->> 'verb' <> 'unit' then
-        perform pgps_internal.take_their_wish(take_relayed.origin, take_relayed.event);
-        return;
-    end if;
-    begin
-        perform pgps_internal.take_their_unit(take_relayed.publisher, take_relayed.origin, take_relayed.event);
-    exception
-        when insufficient_privilege or undefined_object or program_limit_exceeded
-            or object_not_in_prerequisite_state then
+    case take_relayed.event ->> 'verb'
+        when 'status' then perform pgps_internal.take_their_status(take_relayed.origin, take_relayed.event);
+        when 'unit' then
+            perform pgps_internal.take_their_unit(take_relayed.publisher, take_relayed.origin, take_relayed.event);
+        else perform pgps_internal.take_their_wish(take_relayed.origin, take_relayed.event);
+    end case;
+exception
+    when insufficient_privilege or undefined_object or program_limit_exceeded or object_not_in_prerequisite_state
+        or data_exception or integrity_constraint_violation then
+        -- Whoever may publish the type may write anything into it. What makes no sense holds up nobody else's units.
+        if take_relayed.event ->> 'verb' = 'unit' then
             perform pgps_internal.refuse_their_unit(take_relayed.origin, take_relayed.event, sqlstate);
-    end;
+        else
+            raise warning 'what broker "%" says of a unit of work is ignored: %', take_relayed.origin, sqlerrm;
+        end if;
 end
 $$;
 comment on function pgps_internal.take_relayed(name, text, jsonb) is 'Does what an event from another broker says';

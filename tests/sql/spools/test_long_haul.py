@@ -236,6 +236,40 @@ def test_who_may_spool_into_a_network_and_define_one(
             rows(sender, f"select pgps.{function}")
 
 
+def test_messages_that_make_no_sense_are_refused_and_hold_up_no_spool(norway: Broker, sweden: list[Broker]) -> None:
+    haul = Haul(norway.admin, sweden[0].admin)
+    haul.open()
+    # An entry of ten digits is in order, too.
+    call(norway.admin, "spool", "checker", 2147483647, '"m"', network="sweden")
+    dispatch(norway.admin)
+    batch = haul.next()
+    (message,) = batch["messages"]
+    call(sweden[0].admin, "create_spool", "other")
+    for wrong in (
+        {"keys": {"a": {"x": 1}}},
+        {"keys": "a"},
+        {"keys": {str(n): n for n in range(10)}},
+        {"keywords": ["a", ["b"]]},
+        {"entry": -1},
+        {"entry": None},
+        {"sender": None},
+        {"spooled_at": None},
+        {"spool": None},
+        {"spool": "x" * 41},
+        {"more": 1},
+    ):
+        with refused("22023"):
+            haul.take({**batch, "messages": [message, {**message, **wrong}]})
+    for senseless in ([1], ["a"], [None], [[message]]):
+        with refused("22023"):
+            haul.take({**batch, "messages": senseless})
+    haul.carry()
+    call(sweden[0].admin, "spool", "other", 1, '"n"')
+    dispatch(sweden[0].admin)
+    assert contents(sweden[0].admin) == [(1, "m")]
+    assert contents(sweden[0].admin, "other") == [(1, "n")]
+
+
 def test_networks_that_make_no_sense_are_refused(norway: Broker, sweden: list[Broker]) -> None:
     for contacts in ([], [None], ["nonsense"], ["dbname=a", "dbname=a"], ["colour=red"]):
         with refused("22023"):
