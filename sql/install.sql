@@ -175,6 +175,7 @@
 \ir code/links/drain.sql
 \ir code/links/failing.sql
 \ir code/links/audit.sql
+\ir code/links/own_events.sql
 \ir code/links/audit_compare.sql
 \ir code/links/audit_recount.sql
 \ir code/links/audit_report.sql

@@ -154,34 +154,6 @@ comment on function pgps_internal.excuse(integer, bigint, integer) is
 'Excludes an origin''s events up to a batch from the comparison, here and at brokers behind this one, because some are
 missing for a known reason. type_id: null = all';
 
-create or replace function pgps_internal.own_events(after bigint, upto bigint)
-returns table (type_id integer, first_batch bigint, events bigint, places numeric, sampled bigint, ids int8multirange)
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    with own as materialized (
-        -- A batch also contains events received from other origins, which are not counted here.
-        select b.batch_id, b.type_id,
-            b.ids - coalesce((select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
-            where a.hi >= lower(b.ids) and a.lo < upper(b.ids) and a.ids && b.ids), '{}') as ids
-        from pgps_internal.batch_type b where b.batch_id > own_events.after and b.batch_id <= own_events.upto
-            and not isempty(b.ids)
-    ),
-    counted as materialized (
-        select o.*, n.events, pgps_internal.is_sampled(o.batch_id, n.events) as is_sampled
-        from own o cross join lateral (select sum(upper(r) - lower(r))::bigint as events from unnest(o.ids) r) n
-            where not isempty(o.ids)
-    )
-    select c.type_id, min(c.batch_id), sum(c.events)::bigint, sum(c.events * pgps_internal.place_hash(c.batch_id)),
-        coalesce(sum(c.events) filter (where c.is_sampled), 0)::bigint,
-        coalesce((select range_agg(r) from counted x, unnest(x.ids) r where x.type_id = c.type_id and x.is_sampled),
-            '{}')
-    from counted c group by c.type_id
-$$;
-comment on function pgps_internal.own_events(bigint, bigint) is
-'The events of some batches that were published here, by event type: how many, the sum of place_hash over them, and how
-many and which of them are in batches whose contents are compared';
-
 create or replace function pgps_internal.count_own(packed bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -108,8 +108,7 @@ as $$
         from part p join pgps_internal.arrival a on a.hi >= lower(p.ids) and a.lo < upper(p.ids) and a.ids && p.ids
     ),
     own as (
-        select o.origin_id, p.batch_id as upto, p.type_id, p.ids - coalesce((select range_agg(r)
-            from came c, unnest(c.ids) r where c.batch_id = p.batch_id and c.type_id = p.type_id), '{}') as ids
+        select o.origin_id, p.batch_id as upto, p.type_id, pgps_internal.published_here(p.ids) as ids
         from part p join pgps_internal.origin o on o.is_self and p.batch_id > o.from_batch
             and p.batch_id <= coalesce(o.to_batch, p.batch_id)
     )

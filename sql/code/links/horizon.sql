@@ -166,11 +166,9 @@ begin
         join pgps_internal.batch_type b on b.batch_id <= ship_history.packed and b.type_id = any (v_types)
         where not v_origin.is_self and a.origin_id = v_origin.origin_id and a.upto > v_after and b.ids && a.ids
     ),
-    -- A batch of this broker also contains events received from other origins, which are taken out.
     own as materialized (
-        select h.upto, h.batch_id, h.type_id, case when v_origin.is_self then h.ids - coalesce((
-            select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
-            where a.hi >= lower(h.ids) and a.lo < upper(h.ids) and a.ids && h.ids), '{}') else h.ids end as ids
+        select h.upto, h.batch_id, h.type_id,
+            case when v_origin.is_self then pgps_internal.published_here(h.ids) else h.ids end as ids
         from had h where not isempty(h.ids)
     ),
     wanted as materialized (
