@@ -19,6 +19,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from pgps import _resources, _scripts, _timeouts
+from pgps._install_locks import IN_THE_WAY, PATIENCE, give_way, lock, stop_others
 from pgps.errors import InstallError, NotPermitted, PgpsError, from_database
 
 if TYPE_CHECKING:
@@ -29,39 +30,6 @@ __all__ = ["Installation", "install", "pending", "status", "uninstall", "upgrade
 MINIMUM_SERVER = 150_000
 LANGUAGE = "plpython3u"
 APPLICATION_NAME = "pgps/install"
-
-# For another installer, which may be at work in any database of the server.
-_LOCK_TIMEOUT = "600s"
-_PATIENCE = 60.0
-_IN_THE_WAY = ("55P03", "40P01")
-
-# The endpoints, and the tables and views of the broker itself; whoever uses others, of one event type, uses these, too.
-# LOCK TABLE of a view would lock all that the view reads, and so the server's own catalogs: nobody could connect to any
-# database of the server, and whoever has read pg_roles in a transaction anywhere would stop the upgrade.
-_LOCK_ALL = """
-do $$
-declare
-    v_each record;
-begin
-    for v_each in
-        select c.oid::regclass as name, c.relkind = 'v' as is_view, c.relowner::regrole as owner
-        from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        where c.relkind in ('r', 'p', 'v') and (n.nspname in ('pgps_event', 'pgps', 'pgps_entry')
-            or n.nspname = 'pgps_internal' and not exists (select from pgps_internal.event_type t
-                where c.relname = any (array[t.name || '_log', t.name || '_kept', t.name || '_audit',
-                    t.name || '_stage', t.name || '_entry'])))
-        order by n.nspname <> 'pgps_event', c.relkind = 'v', random()
-    loop
-        if v_each.is_view then
-            -- Changes nothing, and locks the view alone as a revision would.
-            execute format('alter view %s owner to %s', v_each.name, v_each.owner);
-        else
-            execute format('lock table %s in access exclusive mode', v_each.name);
-        end if;
-    end loop;
-end
-$$
-"""
 
 # Alembic keeps the configuration of the run in module-level proxies.
 _one_alembic = threading.Lock()
@@ -137,7 +105,7 @@ def uninstall(dsn: str) -> None:
     """
     with _connected(dsn) as connection:
         _check_server(connection)
-        _lock(connection)
+        lock(connection)
         _scripts.run(connection, ["uninstall.sql"])
 
 
@@ -148,8 +116,8 @@ def before_revisions(connection: psycopg.Connection) -> bool:
     Returns whether the database has PL/Python already, to tell `after_revisions`.
     Raises InstallError when a newer release is installed.
     """
-    _lock(connection)
-    _give_way(connection)
+    lock(connection)
+    give_way(connection)
     now = _status(connection)
     if now.revision is not None and now.revision > now.head:
         raise InstallError(
@@ -158,7 +126,7 @@ def before_revisions(connection: psycopg.Connection) -> bool:
         )
     connection.execute("create schema if not exists pgps_internal")
     if now.revision is not None and now.revision < now.head:
-        _stop_others(connection)
+        stop_others(connection)
     if now.installed:
         connection.execute(
             """
@@ -223,12 +191,12 @@ def _migrate(dsn: str) -> Installation:
     Publishers and workers go on in the meantime. They may hold a lock for which the upgrade waits while they wait for
     one that it holds; then the upgrade gives way to them, and begins again.
     """
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + PATIENCE
     while True:
         try:
             return _migrate_once(dsn)
         except PgpsError as error:
-            if error.sqlstate not in _IN_THE_WAY:
+            if error.sqlstate not in IN_THE_WAY:
                 raise
             if time.monotonic() > until:
                 raise InstallError(
@@ -250,53 +218,6 @@ def _migrate_once(dsn: str) -> Installation:
         configuration.attributes["connection"] = connection
         command.upgrade(configuration, "head")
         return _status(driver_connection(connection))
-
-
-def _lock(connection: psycopg.Connection) -> None:
-    """Wait for other installers, and settle what the scripts meet, until the transaction ends.
-
-    Roles belong to the whole cluster, and two of its databases may be installed at once; hence the lock on pg_authid.
-    In this mode only a superuser can hold it. In a stronger mode, anybody who changes their own password could make
-    installers wait.
-    """
-    connection.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'".encode())
-    connection.execute("set local client_min_messages = warning")
-    connection.execute("set local search_path = pg_catalog")
-    connection.execute("lock table pg_catalog.pg_authid in share update exclusive mode")
-
-
-def _give_way(connection: psycopg.Connection) -> None:
-    """See to it that in a deadlock the installer fails, and not a publisher.
-
-    If the installer is the last to wait, its short deadlock_timeout makes it find the deadlock first. If another
-    session is, the lock_timeout of the installer ends before that session looks for a deadlock.
-    """
-    connection.execute(
-        """
-        select set_config('lock_timeout', greatest(extract(epoch from t) * 800, 10)::integer::text, true),
-               set_config('deadlock_timeout', '10ms', true)
-        from (select current_setting('deadlock_timeout')::interval as t) t
-        """
-    )
-
-
-def _stop_others(connection: psycopg.Connection) -> None:
-    """Take what the revisions will want for themselves, all of it at once, before anything has changed.
-
-    The event types come first, since a publisher that waits there holds nothing yet. A transaction that publishes
-    several may stand between two of them; then all locks are released, and the next attempt takes another order.
-    """
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            with connection.transaction():
-                connection.execute(_LOCK_ALL)
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-            if time.monotonic() > until:
-                raise
-            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311
-        else:
-            return
 
 
 @contextlib.contextmanager
