@@ -6,13 +6,15 @@ alter table pgps_internal.origin add column answered integer;
 update pgps_internal.origin o set answered = o.attachment
 where exists (select from pgps_internal.arrival a where a.origin_id = o.origin_id and a.attachment = o.attachment);
 
--- Asking again is over when the horizon is reached. What was asked for from ahead of the horizon is asked for once more, from there.
+-- Asking again is over when the horizon is reached. What was asked for from ahead of the horizon is asked for once
+-- more, from there.
 update pgps_internal.origin
 set rewind_start = null, rewind_from = null, rewind_keep = '{}', attachment = attachment + 1
 where rewind_from is not null;
 alter table pgps_internal.origin drop column rewind_to;
 
--- How many global subscriptions have been made, and for how many of them it is known that their filters are in force for an origin.
+-- How many global subscriptions have been made, and for how many of them it is known that their filters are in force
+-- for an origin.
 alter table pgps_internal.broker add column subscribed bigint not null default 0;
 alter table pgps_internal.origin add column settled_for bigint not null default 0;
 
@@ -22,7 +24,8 @@ alter table pgps_internal.attached add column missing text[] not null default '{
 -- By which number a filter was told; 0: by a broker that gives none.
 alter table pgps_internal.wanted add column told bigint not null default 0;
 
--- Why a neighbour cannot be carried for: one of the two was restored. Up to which batch this broker's former life goes, if it was this one.
+-- Why a neighbour cannot be carried for: one of the two was restored. Up to which batch this broker's former life
+-- goes, if it was this one.
 alter table pgps_internal.neighbour
     add column refusal text,
     add column refusal_hint text,

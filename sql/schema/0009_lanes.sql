@@ -14,7 +14,8 @@ create index signature_lane_idx on pgps_internal.signature (owner, type_id) wher
 alter table pgps_internal.class add column is_pending boolean not null default false;
 create index class_pending_idx on pgps_internal.class (type_id) where is_pending;
 
--- One for each role that has such filters. The row is locked by who matches them, and changed when the lane becomes slow or quick again.
+-- One for each role that has such filters. The row is locked by who matches them, and changed when the lane becomes
+-- slow or quick again.
 create table pgps_internal.lane (
     lane_id bigint generated always as identity primary key,
     owner regrole not null unique,
@@ -35,8 +36,8 @@ create table pgps_internal.lane_step (
 ) partition by list (((step_id / 65536) % 4));
 create index lane_step_idx on pgps_internal.lane_step (lane_id, step_id desc);
 
--- Pattern subscriptions that are to join an event type: their lane makes the class. No reference to the subscription: to insert a row
--- would wait for who is dropping that.
+-- Pattern subscriptions that are to join an event type: their lane makes the class. No reference to the subscription:
+-- to insert a row would wait for who is dropping that.
 create table pgps_internal.joining (
     subscription_id bigint not null,
     type_id integer not null references pgps_internal.event_type on delete cascade,
@@ -46,8 +47,8 @@ create table pgps_internal.joining (
     primary key (subscription_id, type_id)
 );
 
--- Sessions of workers that match lanes. What each is about stands in the sequence lane_mark_<slot>: a sequence, since it must be seen from
--- outside while it runs, and remain when that is rolled back.
+-- Sessions of workers that match lanes. What each is about stands in the sequence lane_mark_<slot>: a sequence, since
+-- it must be seen from outside while it runs, and remain when that is rolled back.
 create table pgps_internal.lane_session (
     slot integer primary key check (slot between 0 and 31),
     pid integer not null,
@@ -70,7 +71,8 @@ declare
     v_slot integer;
 begin
     for v_slot in 0..3 loop
-        execute format('create table pgps_internal.lane_step_%1$s partition of pgps_internal.lane_step for values in (%1$s)', v_slot);
+        execute format('create table pgps_internal.lane_step_%1$s partition of pgps_internal.lane_step '
+            'for values in (%1$s)', v_slot);
     end loop;
     for v_slot in 0..31 loop
         execute format('create unlogged sequence pgps_internal.lane_mark_%s as bigint minvalue 0 start 0', v_slot);
@@ -78,22 +80,25 @@ begin
 end
 $$;
 
--- The dispatcher writes these, and must not wait for who is dropping a subscription in an open transaction. What is left behind is swept
--- away by pgps.reclaim.
+-- The dispatcher writes these, and must not wait for who is dropping a subscription in an open transaction. What is
+-- left behind is swept away by pgps.reclaim.
 alter table pgps_internal.share drop constraint share_subscription_id_fkey;
 alter table pgps_internal.failure drop constraint failure_subscription_id_fkey;
 
--- What was matched by the dispatcher until now and belongs into a lane: it goes on there behind the last batch. Of a pattern subscription
--- everything, since what is matched in two places would not come in one order.
+-- What was matched by the dispatcher until now and belongs into a lane: it goes on there behind the last batch. Of a
+-- pattern subscription everything, since what is matched in two places would not come in one order.
 update pgps_internal.signature g set in_lane = true
 where g.tier = 'owner' and not exists (
-        select from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
+        select from pgps_internal.class c join pgps_internal.member m using (class_id)
+            join pgps_internal.subscription s using (subscription_id)
         where c.signature_id = g.signature_id and s.scope = 'link')
     or exists (
-        select from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
+        select from pgps_internal.class c join pgps_internal.member m using (class_id)
+            join pgps_internal.subscription s using (subscription_id)
         where c.signature_id = g.signature_id and s.is_pattern and s.scope <> 'link')
     and not exists (
-        select from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
+        select from pgps_internal.class c join pgps_internal.member m using (class_id)
+            join pgps_internal.subscription s using (subscription_id)
         where c.signature_id = g.signature_id and s.scope = 'link');
 insert into pgps_internal.lane (owner, from_batch)
 select o.owner, (select coalesce(max(b.batch_id), 0) from pgps_internal.batch b)
@@ -104,7 +109,8 @@ from (
 ) o;
 
 -- Its lane takes the turn of a role without waiting for it, for which there has to be a row.
-insert into pgps_internal.turn (kind, id) select distinct 'o'::"char", s.owner::oid::bigint from pgps_internal.subscription s
+insert into pgps_internal.turn (kind, id)
+select distinct 'o'::"char", s.owner::oid::bigint from pgps_internal.subscription s
 where s.is_pattern and s.scope <> 'link' on conflict do nothing;
 
 drop function if exists pgps_internal.find_class(pgps_internal.event_type, regrole, text, text[], jsonb, boolean);

@@ -16,7 +16,8 @@ create table pgps_internal.backlog_limit (
     is_resting boolean not null default false
 );
 
--- What was passed over because more than that waited: from behind one place in delivery order up to another, of one event type.
+-- What was passed over because more than that waited: from behind one place in delivery order up to another, of one
+-- event type.
 create table pgps_internal.backlog_gap (
     gap_id bigint generated always as identity primary key,
     subscription_id bigint not null references pgps_internal.subscription on delete cascade,

@@ -11,7 +11,8 @@ alter table pgps_internal.arrival add column tallies pgps_internal.tally[];
 -- An older broker does not understand what is said of counts.
 alter table pgps_internal.neighbour add column is_audited boolean not null default false;
 
--- Up to which batch of an origin what it says was compared; of this broker itself: up to which batch its own events are counted.
+-- Up to which batch of an origin what it says was compared; of this broker itself: up to which batch its own events
+-- are counted.
 create table pgps_internal.audited (
     origin_id integer primary key references pgps_internal.origin,
     batch_id bigint not null,
@@ -20,7 +21,8 @@ create table pgps_internal.audited (
     audited_at timestamptz not null
 );
 
--- What an origin says of its events of a type: how many, the sum over their batches, and the contents of some; and what was compared with it.
+-- What an origin says of its events of a type: how many, the sum over their batches, and the contents of some; and
+-- what was compared with it.
 create table pgps_internal.audit_point (
     origin_id integer not null references pgps_internal.origin,
     type_id integer not null references pgps_internal.event_type on delete cascade,
@@ -61,7 +63,8 @@ create table pgps_internal.audit_hop (
     primary key (neighbour_id, origin_id, type_id)
 );
 
--- Where counts or digests differ. One row for each place, until an administrator has seen it; further windows are added to it.
+-- Where counts or digests differ. One row for each place, until an administrator has seen it; further windows are
+-- added to it.
 create table pgps_internal.audit_finding (
     finding_id bigint generated always as identity primary key,
     kind text not null check (kind in ('hop', 'end', 'here')),

@@ -9,10 +9,12 @@ alter table pgps_internal.subscription
         constraint subscription_kind_check
         check (kind in ('external', 'internal', 'link', 'registration', 'confirm', 'composite', 'unit', 'spool')),
     -- Of a room alone: it is in no catalogue, and no function of the users knows its name.
-    add column is_hidden boolean not null generated always as (kind not in ('external', 'internal', 'registration')) stored;
+    add column is_hidden boolean not null generated always as
+        (kind not in ('external', 'internal', 'registration')) stored;
 update pgps_internal.subscription s set kind = case
         when s.name like 'pgps\_registration\_%' then 'registration'
-        when exists (select from pgps_internal.confirm_link k where k.subscription_id = s.subscription_id) then 'confirm'
+        when exists (select from pgps_internal.confirm_link k where k.subscription_id = s.subscription_id)
+            then 'confirm'
         when s.scope = 'link' then 'link'
         else 'internal' end,
     scope = case s.scope when 'link' then 'local' else s.scope end

@@ -15,13 +15,15 @@ revoke all on function pgps_internal.clock() from public;
 alter table pgps_internal.event_type alter column created_at set default pgps._clock();
 alter table pgps_internal.advertisement alter column advertised_at set default pgps._clock();
 alter table pgps_internal.rule alter column created_at set default pgps._clock();
-alter table pgps_internal.link alter column created_at set default pgps._clock(), alter column changed_at set default pgps._clock();
+alter table pgps_internal.link alter column created_at set default pgps._clock(),
+    alter column changed_at set default pgps._clock();
 alter table pgps_internal.subscription alter column created_at set default pgps._clock();
 alter table pgps_internal.control alter column published_at set default pgps._clock();
 alter table pgps_internal.batch alter column created_at set default pgps._clock();
 alter table pgps_internal.position alter column moved_at set default pgps._clock();
 alter table pgps_internal.producer alter column seen_at set default pgps._clock();
-alter table pgps_internal.failure alter column failed_at set default pgps._clock(), alter column due_at set default pgps._clock();
+alter table pgps_internal.failure alter column failed_at set default pgps._clock(),
+    alter column due_at set default pgps._clock();
 alter table pgps_internal.receipt alter column published_at set default pgps._clock();
 alter table pgps_internal.former alter column ended_at set default pgps._clock();
 alter table pgps_internal.discarded alter column settled_at set default pgps._clock();
@@ -42,7 +44,8 @@ alter table pgps_internal.load alter column created_at set default pgps._clock()
 alter table pgps_internal.backlog_gap alter column noted_at set default pgps._clock();
 
 update pgps_internal.setting
-set description = 'Transactions are put together into a batch until it has about this many events; by a worker, 10000 at most'
+set description = 'Transactions are put together into a batch until it has about this many events; '
+    'by a worker, 10000 at most'
 where name = 'max_batch_events';
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0014')

@@ -6,11 +6,12 @@ drop function if exists pgps.trouble_counts();
 -- It takes more.
 drop function if exists pgps.alter_subscription(text, text, integer, integer, interval, bigint, text);
 
--- Under which name a rule knows each column of its table: {"name": [attnum, its name now]}; and the number the table had when that was noted.
+-- Under which name a rule knows each column of its table: {"name": [attnum, its name now]}; and the number the table
+-- had when that was noted.
 alter table pgps_internal.rule add column columns jsonb not null default '{}', add column table_oid oid;
 
--- What the text of a rule, or of a filter that reads tables, names besides: a relation, a column, a schema, a function, a type; sub_id -1: a schema of
--- its search_path.
+-- What the text of a rule, or of a filter that reads tables, names besides: a relation, a column, a schema, a
+-- function, a type; sub_id -1: a schema of its search_path.
 create table pgps_internal.used_name (
     rule_id integer references pgps_internal.rule on delete cascade,
     signature_id bigint references pgps_internal.signature on delete cascade,
@@ -36,10 +37,12 @@ create index used_name_signature_idx on pgps_internal.used_name (signature_id);
 
 -- Of events from other brokers some may have been truncated before that was noted with the filters: from now on.
 update pgps_internal.activation a set since = greatest(a.since, w.upto)
-from pgps_internal.filter f, (select distinct on (w.origin_id) w.origin_id, w.horizon as upto from pgps_internal.arrival w
+from pgps_internal.filter f,
+    (select distinct on (w.origin_id) w.origin_id, w.horizon as upto from pgps_internal.arrival w
     where w.origin_id is not null order by w.origin_id, w.arrival_id desc) w
 where f.key = a.key and w.origin_id = a.origin_id and (
-    exists (select from pgps_internal.trimmed t where t.type_id = f.type_id) or (select min(b.batch_id) > 1 from pgps_internal.batch b));
+    exists (select from pgps_internal.trimmed t where t.type_id = f.type_id)
+    or (select min(b.batch_id) > 1 from pgps_internal.batch b));
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0015')
 on conflict (key) do update set value = excluded.value;

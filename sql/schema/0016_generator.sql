@@ -1,8 +1,9 @@
 -- breaking: no
 -- Versions of generated code.
 
--- A piece of generated code, as it is written before it is built. kind: function, view, type, or relation (what stands upon one: rules,
--- triggers, grants); name: as PostgreSQL writes it; definition: statements. owner: of a function that runs with somebody's rights.
+-- A piece of generated code, as it is written before it is built. kind: function, view, type, or relation (what
+-- stands upon one: rules, triggers, grants); name: as PostgreSQL writes it; definition: statements. owner: of a
+-- function that runs with somebody's rights.
 create type pgps_internal.piece as (
     kind text,
     name text,
@@ -11,7 +12,8 @@ create type pgps_internal.piece as (
     comment text
 );
 
--- What was built, and the digest of its text. A database that an earlier release has set up has no rows: all is built once more.
+-- What was built, and the digest of its text. A database that an earlier release has set up has no rows: all is built
+-- once more.
 create table pgps_internal.generated (
     name text primary key,
     kind text not null,

@@ -1,10 +1,11 @@
 -- breaking: no
 -- What mends of broken promises keep.
 
--- Links. Sessions that send to neighbours lock this together; who ends an epoch locks it alone. Otherwise a session could
--- still send, in the name of the epoch that is over, what the next epoch sends once more.
+-- Links. Sessions that send to neighbours lock this together; who ends an epoch locks it alone. Otherwise a session
+-- could still send, in the name of the epoch that is over, what the next epoch sends once more.
 create table pgps_internal.turn_of_sending ();
-comment on table pgps_internal.turn_of_sending is 'Locked together by those who send to other brokers, alone by who ends an epoch';
+comment on table pgps_internal.turn_of_sending is
+'Locked together by those who send to other brokers, alone by who ends an epoch';
 
 -- Sessions that receive lock the subscriptions that are to skip something item by item, in the order of what comes.
 create table pgps_internal.turn_of_skips ();
@@ -44,7 +45,8 @@ alter table pgps_internal.audit_point add column attachment integer;
 
 -- What a neighbour with narrower filters is told of its origins: from the log, what these filters select.
 alter table pgps_internal.neighbour add column is_recounted boolean not null default false;
-comment on column pgps_internal.neighbour.is_recounted is 'It compares what a filter selects in the log here with what came';
+comment on column pgps_internal.neighbour.is_recounted is
+'It compares what a filter selects in the log here with what came';
 create table pgps_internal.audit_recount (
     neighbour_id integer not null references pgps_internal.neighbour on delete cascade,
     origin_id integer not null references pgps_internal.origin,
@@ -75,7 +77,8 @@ that came since';
 alter table pgps_internal.audit_finding drop constraint audit_finding_kind_check,
     add constraint audit_finding_kind_check check (kind in ('hop', 'log', 'end', 'here'));
 
--- PL/Python functions cannot import files. source is compiled once for all sessions, for the Python that has this magic.
+-- PL/Python functions cannot import files. source is compiled once for all sessions, for the Python that has this
+-- magic.
 create table pgps_internal.python_module (
     name text primary key,
     digest text not null,
@@ -84,12 +87,13 @@ create table pgps_internal.python_module (
     code bytea
 );
 comment on table pgps_internal.python_module is
-'The modules that PL/Python functions import; digest: of all modules of a release, magic: of the Python that code is for';
+'The modules that PL/Python functions import; digest: of all modules of a release, '
+'magic: of the Python that code is for';
 
 -- Event types ---------------------------------------------------------------------------------------------------------
 
--- Event types whose code failed in dispatch: they are set aside, so that the others go on. is_mended: the dispatcher may
--- try again.
+-- Event types whose code failed in dispatch: they are set aside, so that the others go on. is_mended: the dispatcher
+-- may try again.
 create table pgps_internal.broken_type (
     type_id integer primary key references pgps_internal.event_type on delete cascade,
     sqlstate text not null,
@@ -118,8 +122,8 @@ drop function if exists pgps_internal.match(bigint, pgps_internal.event_type, in
 -- Consumers -----------------------------------------------------------------------------------------------------------
 
 -- What the newest receive of each consumer of a shared subscription returned: the events that the transaction leased_by
--- leased between the first and the last (null: none). Acknowledging covers these and no others. received_as: the name and
--- token that it was called with; pid: the server process; overtaken: processes that had received before, and not
+-- leased between the first and the last (null: none). Acknowledging covers these and no others. received_as: the name
+-- and token that it was called with; pid: the server process; overtaken: processes that had received before, and not
 -- acknowledged when another one received.
 create table pgps_internal.consumer (
     subscription_id bigint not null,
@@ -190,8 +194,8 @@ create index on pgps_internal.callback_function (function_id);
 -- It takes the number of each event.
 drop function if exists pgps._insert_events(text, jsonb, text, bigint, text);
 
--- How a statement publishes that has been told by settings. acts: in the name of another role; volatile: it may be lost in
--- a crash; raiser: the transaction that an immediate event shows; handler as in the control queue.
+-- How a statement publishes that has been told by settings. acts: in the name of another role; volatile: it may be
+-- lost in a crash; raiser: the transaction that an immediate event shows; handler as in the control queue.
 create type pgps_internal.manner as (acts boolean, volatile boolean, raiser xid8, handler text);
 
 -- Whoever sets the handler looks at it (pgps._manner): a check is read anew by each statement that publishes.
@@ -274,8 +278,9 @@ update pgps_internal.link_filter f set family = (
 create index link_filter_family_idx on pgps_internal.link_filter (family) where family is not null;
 drop index pgps_internal.filter_shape_idx;
 
--- A subscription whose filter was changed asks for what it asked before, too, until the new filter is in force; of several
--- the last one has the highest place. What is pushed now may be of a filter that was changed since: it is found anew.
+-- A subscription whose filter was changed asks for what it asked before, too, until the new filter is in force; of
+-- several the last one has the highest place. What is pushed now may be of a filter that was changed since: it is
+-- found anew.
 alter table pgps_internal.pushed
     add column place bigint generated always as identity,
     add column is_current boolean not null default false,
@@ -284,8 +289,8 @@ alter table pgps_internal.pushed
 alter table pgps_internal.pushed alter column is_current set default true;
 create index pushed_former_idx on pgps_internal.pushed (subscription_id, type_id) where not is_current;
 
--- Who has subscribed to a type: asked by the views of its queues for each batch, by what shows a broker, and when a type
--- is dropped.
+-- Who has subscribed to a type: asked by the views of its queues for each batch, by what shows a broker, and when a
+-- type is dropped.
 create index member_type_idx on pgps_internal.member (type_id);
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')

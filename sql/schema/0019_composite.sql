@@ -27,7 +27,8 @@ create table pgps_internal.composite (
     -- The arguments of the definition as the detector takes them, and what was found in them when it was parsed.
     given jsonb not null,
     parsed jsonb not null,
-    -- Of one that a neighbour has asked for: the brokers of the sources that its leaves name; null: those of this broker.
+    -- Of one that a neighbour has asked for: the brokers of the sources that its leaves name; null: those of this
+    -- broker.
     sources jsonb,
     enabled boolean not null default true,
     last_error text,
@@ -50,9 +51,10 @@ create table pgps_internal.composite_leaf (
 );
 create index composite_leaf_type_idx on pgps_internal.composite_leaf (type_id);
 
--- Sub-expressions that a neighbour is asked to detect, named by their nodes, and the leaves in them. name: the event type
--- by which it tells what it has detected. leaf: the number of that among the leaves. resets: [number, keys or null] of
--- each time that what is open was forgotten. answered: it detects; reason: why it does not, or does no longer.
+-- Sub-expressions that a neighbour is asked to detect, named by their nodes, and the leaves in them. name: the event
+-- type by which it tells what it has detected. leaf: the number of that among the leaves. resets: [number, keys or
+-- null] of each time that what is open was forgotten. answered: it detects; reason: why it does not, or does no
+-- longer.
 create table pgps_internal.composite_part (
     name text primary key,
     composite_id bigint not null references pgps_internal.composite on delete cascade,
@@ -117,8 +119,8 @@ create table pgps_internal.composite_share (
     primary key (composite_id, share)
 );
 
--- How far each share of a composite event is: its newest row counts. now: microseconds up to which all has come; heard: when each
--- source was last heard of (time basis event); the rest are totals, and when a source will be idle.
+-- How far each share of a composite event is: its newest row counts. now: microseconds up to which all has come;
+-- heard: when each source was last heard of (time basis event); the rest are totals, and when a source will be idle.
 create table pgps_internal.composite_step (
     row_id bigint not null default nextval('pgps_internal.composite_row_seq'),
     composite_id bigint not null,
@@ -223,7 +225,9 @@ declare
     v_ledger text;
     v_slot integer;
 begin
-    foreach v_ledger in array array['composite_step', 'composite_key', 'composite_open', 'coupling_mark', 'rule_moment'] loop
+    foreach v_ledger in array array[
+        'composite_step', 'composite_key', 'composite_open', 'coupling_mark', 'rule_moment'
+    ] loop
         for v_slot in 0..3 loop
             execute format('create table pgps_internal.%I partition of pgps_internal.%I for values in (%s)',
                 v_ledger || '_' || v_slot, v_ledger, v_slot);

@@ -49,3 +49,13 @@ def unpack(version: str, directory: Path) -> Release:
     with tarfile.open(_ARCHIVES / f"{version}.tar.xz") as archive:
         archive.extractall(home, filter="data")
     return Release(version, home.resolve())
+
+
+def schema_of(version: str) -> dict[str, str]:
+    """Return the revisions of a release, by the paths of their files."""
+    with tarfile.open(_ARCHIVES / f"{version}.tar.xz") as archive:
+        return {
+            member.name: file.read().decode()
+            for member in archive
+            if member.name.startswith("sql/schema/") and (file := archive.extractfile(member))
+        }

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.migration.releases import schema_of, versions
+
 _ROOT = Path(__file__).parents[2]
-_SOURCES = ("bench", "examples", "migrations", "pgps", "spark", "sql", "tests", "tools", "worker")
+_SOURCES = ("bench", "console", "examples", "migrations", "pgps", "spark", "sql", "tests", "tools", "worker")
 _GENERATED = {"sql/generated/python.sql"}
 _MAKES = re.compile(r"^(?:create or replace (?:function|procedure) ([\w.]+)\(|do (?=\$))", re.MULTILINE)
 _QUOTE = re.compile(r"\$\w*\$")
@@ -54,6 +56,22 @@ def of_python(text: str) -> Iterator[tuple[str, int]]:
 def test_no_file_is_longer_than_four_hundred_lines() -> None:
     lengths = {path.relative_to(_ROOT).as_posix(): path.read_text().count("\n") for path in files(".sql", ".py")}
     assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+def test_no_line_of_sql_is_wider_than_a_screen_but_in_released_revisions_which_stay_as_they_were() -> None:
+    released: dict[str, str] = {}
+    for version in versions():
+        released |= schema_of(version)
+    wide = []
+    for path in files(".sql"):
+        name = path.relative_to(_ROOT).as_posix()
+        if name in released:
+            assert path.read_text() == released[name], f"{name} is released"
+        else:
+            lines = path.read_text().splitlines()
+            wide += [f"{name}:{number}" for number, line in enumerate(lines, start=1) if len(line) > 120]
+    assert len(released) >= 4
+    assert wide == []
 
 
 def test_no_function_is_longer_than_a_screen() -> None:

@@ -60,16 +60,6 @@ def test_the_time_is_told_by_the_clock_of_the_broker_unless_it_measures() -> Non
     assert len([path for path in _CODE if path.name == "clock.sql"]) == 1
 
 
-def test_no_line_is_longer_than_a_screen_is_wide() -> None:
-    long = [
-        f"{path.name}:{number}: {len(line)}"
-        for path in _CODE
-        for number, line in enumerate(path.read_text().splitlines(), start=1)
-        if len(line) > 120
-    ]
-    assert long == []
-
-
 def test_functions_are_taken_from_public_once_by_the_last_script() -> None:
     """Such a statement writes a new version of every function of the schema (decision 45)."""
     pattern = re.compile(r"^revoke .* on all (?:functions|routines) in schema", re.MULTILINE)

@@ -4,14 +4,17 @@ create role broker_worker login in role pgps_worker;
 create role hospital_link nologin;
 create schema home;
 create table home.threshold (patient integer primary key, above integer not null);
-select pgps.create_event_type('reading', 'patient integer not null, taken_at timestamptz not null, glucose integer not null');
-select pgps.create_event_type('insulin', 'patient integer not null, given_at timestamptz not null, units integer not null');
+select pgps.create_event_type('reading',
+    'patient integer not null, taken_at timestamptz not null, glucose integer not null');
+select pgps.create_event_type('insulin',
+    'patient integer not null, given_at timestamptz not null, units integer not null');
 select pgps.alter_event_type('reading', time_attribute => 'taken_at');
 select pgps.alter_event_type('insulin', time_attribute => 'given_at');
 select pgps.advertise('reading');
 select pgps.advertise('insulin');
 
--- Three readings in a row above the patient's own threshold, within an hour, with no insulin between the first and the last.
+-- Three readings in a row above the patient's own threshold, within an hour, with no insulin between the first and
+-- the last.
 select pgps.create_composite_event('untreated',
     'not(insulin)[
         not(insulin)[

@@ -1,4 +1,5 @@
--- As trader: portfolios as in the paper, tickets that its programs write, and a settlement that trips over a missing account.
+-- As trader: portfolios as in the paper, tickets that its programs write, and a settlement that trips over a missing
+-- account.
 
 create table trading.portfolio (portfolio_id integer, symbol text, primary key (portfolio_id, symbol));
 create table trading.account (symbol text primary key);

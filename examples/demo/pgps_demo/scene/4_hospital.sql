@@ -10,7 +10,8 @@ end;
 create function hospital.note_fault(reading pgps_event.glucose_reading) returns void
 language sql
 begin atomic
-    insert into hospital.sensor_fault (patient, taken_at, glucose) values (reading.patient, reading.taken_at, reading.glucose);
+    insert into hospital.sensor_fault (patient, taken_at, glucose)
+    values (reading.patient, reading.taken_at, reading.glucose);
 end;
 
 select pgps.subscribe('alarm', 'glucose_reading', priority => 10, execute => 'hospital.raise_alerts',

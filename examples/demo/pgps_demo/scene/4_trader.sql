@@ -12,4 +12,5 @@ from generate_series(1, 4) k;
 
 select pgps.subscribe('slump', 'stock_quote', filter => 'close < open * 0.95', handler => 'any');
 
-select pgps.subscribe('settlement', 'stock_quote', filter => 'volume > 30000000', execute => 'trading.settle', max_attempts => 2);
+select pgps.subscribe('settlement', 'stock_quote', filter => 'volume > 30000000',
+    execute => 'trading.settle', max_attempts => 2);

@@ -18,7 +18,8 @@ create function auditor.keep(records pgps_event.prescription_record[]) returns v
 language sql
 begin atomic
     insert into auditor.record (pseudonym, prescriber, drug, dose, glucose, prescribed_at)
-    select r.pseudonym, r.prescriber, r.drug, r.dose, r.glucose, r.prescribed_at from unnest(records) with ordinality r order by r.ordinality;
+    select r.pseudonym, r.prescriber, r.drug, r.dose, r.glucose, r.prescribed_at
+    from unnest(records) with ordinality r order by r.ordinality;
 end;
 create function auditor.note(readings pgps_event.anonymous_reading[]) returns void
 language sql

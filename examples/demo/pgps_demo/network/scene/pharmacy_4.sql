@@ -11,5 +11,6 @@ create function pharmacy.dispense(orders pgps_event.dispensing[]) returns void
 language sql
 begin atomic
     insert into pharmacy.dispensed (prescriber, nhs_number, drug, dose, prescribed_at)
-    select o.prescriber, o.nhs_number, o.drug, o.dose, o.prescribed_at from unnest(orders) with ordinality o order by o.ordinality;
+    select o.prescriber, o.nhs_number, o.drug, o.dose, o.prescribed_at
+    from unnest(orders) with ordinality o order by o.ordinality;
 end;
