@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 
-from pgps.embedded import EmbeddedCluster
+from pgps.embedded import EmbeddedCluster, find_binaries, process
 from tests.fix_broker import call, rows
 from tests.fix_db import wait_until
 from tests.fix_server import TEMPLATE
+from tests.fix_spools import Member, Spool
 from tests.fix_worker import WorkerProcess, Workers, workers
 
 __all__ = ["workers"]
@@ -88,3 +94,61 @@ def test_everything_arrives_once_although_both_ends_and_all_workers_are_killed(
     assert arrived(sif) == arrived(sigyn) == list(range(5 * _PART))
     with psycopg.connect(norway, autocommit=True) as connection:
         wait_until(lambda: rows(connection, "select state, up, waiting from pgps.networks") == [("up", 2, 0)])
+
+
+@pytest.fixture
+def standby(own_cluster: EmbeddedCluster, embedded_home: Path) -> Iterator[EmbeddedCluster]:
+    """A synchronous standby of `own_cluster`."""
+    with EmbeddedCluster(f"{own_cluster.name}-standby", fast=True, home=embedded_home, keep=False).create() as made:
+        made.stop()
+        data = made.directory / "data"
+        shutil.rmtree(data)
+        data.mkdir(mode=0o700)
+        user = process.server_user()
+        user.own(data)
+        command = [find_binaries().program("pg_basebackup"), "--pgdata", str(data), "--dbname", own_cluster.dsn()]
+        done = process.run_as(user, [*command, "--checkpoint=fast", "--write-recovery-conf"])
+        assert done.returncode == 0, done.stdout
+        made.start()
+        with own_cluster.connect() as connection:
+            connection.execute("alter system set synchronous_standby_names = '*'")
+            connection.execute("select pg_reload_conf()")
+            query = "select sync_state from pg_stat_replication"
+            wait_until(lambda: rows(connection, query) == [("sync",)], what="the standby is synchronous")
+        yield made
+
+
+def test_what_a_contact_point_holds_its_standby_takes_over(
+    own_cluster: EmbeddedCluster, standby: EmbeddedCluster, own_database: str, workers: Workers
+) -> None:
+    """Messages, pointers, checkpoints, and how far members are; what is under way arrives once."""
+    sif, sigyn = (conninfo_to_dict(one.dsn()) for one in (own_cluster, standby))
+    both = {key: f"{sif[key]},{sigyn[key]}" for key in ("host", "port")}
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        hosts = make_conninfo(user=sif["user"], dbname=sif["dbname"], target_session_attrs="read-write", **both)
+        call(connection, "create_network", "sweden", [hosts])
+    workers(own_database)
+    spool(own_database, 0)
+    wait_until(lambda: len(arrived(own_cluster.dsn())) == _PART, what="the first messages arrive")
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as there:
+        checker = Spool(there, "checker")
+        member = Member(there, checker, "m", replay=True)
+        assert member.take(1 + 20) == ["|", *range(20)]
+        checker.pointer(15)
+        checker.checkpoint('"as of 15"')
+    spool(own_database, _PART)
+    own_cluster.kill9()
+    spool(own_database, 2 * _PART)
+    with psycopg.connect(standby.dsn(), autocommit=True) as there:
+        rows(there, "select pg_promote()")
+        checker = Spool(there, "checker")
+
+        def held() -> list[int]:
+            checker.dispatch()
+            return [message for message in checker.contents().values() if message != "as of 15"]
+
+        wait_until(lambda: len(held()) == 3 * _PART - 15, what="what was under way arrives at the standby")
+        assert held() == list(range(15, 3 * _PART))
+        assert checker.standing("replay_pointer", "checkpoint_pointer") == (15, _PART + 1)
+        member = Member(there, checker, "m", replay=True)
+        assert member.take(1000) == [["as of 15"], "|", *range(20, 3 * _PART)]

@@ -167,11 +167,11 @@ begin atomic
 end;
 comment on function pgps.create_network(text, text[], name, text) is
 'Defines a network of other brokers, for pgps.spool(…, network => name). contacts: libpq strings of its contact points,
-each a broker of its own (a string may have several hosts, which libpq tries in turn). Each gets every message, in the
-order of commit, so that whichever fails, the others have what it had; a worker of this broker manages each connection,
-another one stands by. username, passfile: for strings without user and passfile. The role needs pgps_link there; a
-spool that does not exist there is made. Passwords: see pgps.create_link. Needs pgps_admin. Errors: 42710, 42602/42622
-bad name, 22023 no contact points, or not strings of libpq, 42501.';
+each a broker of its own (a string may have several hosts, a server and its standbys, which libpq tries in turn). Each
+gets every message, in the order of commit, so that whichever fails, the others have what it had; a worker of this
+broker manages each connection, another one stands by. username, passfile: for strings without user and passfile. The
+role needs pgps_link there; a spool that does not exist there is made. Passwords: see pgps.create_link. Needs
+pgps_admin. Errors: 42710, 42602/42622 bad name, 22023 no contact points, or not strings of libpq, 42501.';
 
 create or replace function pgps.alter_network(
     name text, contacts text[] = null, username name = null, passfile text = null

@@ -87,7 +87,9 @@ $body$;
 $function$, '{branches}', (select string_agg(replace($branch$
         when {slot} then
             select min(least(c.unit_no, c.conversation_no)) into v_oldest from pgps_internal.unit_commit_{slot} c
-            where c.queue_id = v_queue and c.entry_no > v_low;
+            where c.queue_id = v_queue and c.entry_no > v_low
+                and coalesce((select s.status from pgps_internal.unit_state_{slot} s where s.unit_no = c.unit_no
+                    order by s.version desc limit 1), 'ACCEPTED') in ('ACCEPTED', 'DELIVERED');
             is_sure := coalesce(v_oldest >= v_segment * 65536, true);
             if is_sure and v_oldest is not null then
                 select c.* into entry

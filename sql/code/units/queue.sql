@@ -31,7 +31,7 @@ $body$;
 $function$, '{branches}', (select string_agg(replace($branch$
         when {slot} then
             select l.* into v_low from pgps_internal.queue_low_{slot} l where l.queue_id = low_of.queue_id
-            order by l.low_no desc, l.at_no desc limit 1;$branch$, '{slot}', s::text), '')
+            order by l.low_no desc limit 1;$branch$, '{slot}', s::text), '')
         from generate_series(0, 3) s));
 end
 $do$;

@@ -243,16 +243,17 @@ begin
         end if;
     end if;
     served := array(select s.service_id from pgps_internal.serving s
-        where s.session_id = (services_to_receive.speaker).session_id
-            and coalesce(s.service_id = any (chosen), true));
-    if served = '{}' and lower(args ->> 'conversation') = 'new' then
+        where s.session_id = (services_to_receive.speaker).session_id and coalesce(s.service_id = any (chosen), true)
+            and pgps_internal.has_service_right(services_to_receive.caller, s.service_id, 'serve'));
+    if served = '{}' and lower(args ->> 'conversation') = 'new'
+        and not exists (select from pgps_internal.serving s
+            where s.session_id = (services_to_receive.speaker).session_id
+                and coalesce(s.service_id = any (chosen), true)) then
         raise exception 'this session is not registered for %', case when chosen is null then 'any service'
             else format('service "%s/%s/%s"', coalesce(args ->> 'class', '*'), coalesce(args ->> 'server', '*'),
                 coalesce(args ->> 'service', '*')) end
         using errcode = '55000', hint = 'First: select pgps.register_service(class, server, service).';
     end if;
-    served := array(select n from unnest(served) n
-        where pgps_internal.has_service_right(services_to_receive.caller, n, 'serve'));
 end
 $$;
 comment on function pgps_internal.services_to_receive(name, pgps_internal.speaker, jsonb) is
