@@ -22,6 +22,7 @@
 \ir schema/0019_composite.sql
 \ir schema/0020_units.sql
 \ir schema/0021_spools.sql
+\ir schema/0022_newcomers.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -148,6 +149,8 @@
 \ir code/links/link_filters.sql
 \ir code/links/interests.sql
 \ir code/links/routes.sql
+\ir code/links/skips.sql
+\ir code/links/newcomers.sql
 \ir code/links/paths.sql
 \ir code/links/asked.sql
 \ir code/links/told.sql

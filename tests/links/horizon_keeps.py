@@ -184,6 +184,7 @@ def unpromised_events(s: Scene) -> None:
     s.b.say(s.b.ad(s.x, types=("tock",)), s.b.ad(y))
     for name in ("tick", "tock"):
         call(s.here.admin, "subscribe", name, name, scope="global")
+    s.seen()
     s.b.hear()
     keys = {i["body"]["type"]: i["body"]["key"] for i in s.b.all_heard if i["kind"] == "sub"}
     one, other = s.number(s.b), int(s.b.attachment(y)["attachment"])

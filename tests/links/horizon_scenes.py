@@ -231,7 +231,7 @@ def early(s: Scene) -> None:
     """Rule 5: what comes before a filter is in force is there for others, and not for its subscription."""
     s.ready()
     s.subscribe("low", "n < 100")
-    s.here.settle()
+    s.seen()
     rows(s.here.admin, "update pgps_internal.origin set is_settled = false")
     s.b.say(s.b.data(s.x, 1, 4, 5, (50, 5)))
     s.b.hear()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from tests.fix_broker import call, make_type
+from tests.fix_broker import call, make_type, publish, value
+from tests.fix_db import wait_until
 from tests.links.peer import Item, Origin, Peer, kinds
 from tests.links.rig import Broker, received
 
@@ -44,6 +45,17 @@ class Scene:
         self.b.say(self.b.data(self.x, one, 0, 4), self.b.active(self.x, key, one, 4))
         self.b.hear()
         return key
+
+    def seen(self) -> None:
+        """Return when whoever receives has seen all subscriptions, and the dispatcher need not judge for them."""
+        make_type(self.here.admin, "other")
+
+        def all_seen() -> bool:
+            publish(self.here.admin, "other", 1)
+            self.here.settle()
+            return value(self.here.admin, "select count(*) = 0 from pgps_internal.newcomer") is True
+
+        wait_until(all_seen, what="all that were received meanwhile are dispatched")
 
     def number(self, peer: Peer) -> int:
         return int(peer.attachment(self.x)["attachment"])

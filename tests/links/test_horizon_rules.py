@@ -141,7 +141,8 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         rewind,
         [
             [Taken("go_live", "(c.since is null or c.since > v_attached.horizon)", "false")],
-            [Taken("skip_here", "set skip = m.skip + skip_here.ids", "set skip = m.skip")],
+            [Taken("skip_here", "skip_here.ids);", "'{}');")],
+            [Taken("apply_skips", "m.skip + w.ids", "m.skip")],
         ],
     ),
     (kept, [[Taken("choose_parents", _UNCONFIRMED, "delete from pgps_internal.activation a\n        using")]]),

@@ -65,10 +65,9 @@ def test_what_comes_while_a_small_batch_is_received_is_asked_for_meanwhile(broke
     subscribed(a, b)
     packed = "select count(*) from pgps_internal.shipment where kind = 'data'"
     with psycopg.connect(b.dsn) as receiver:
-        receiver.execute("lock table pgps_internal.turn_of_receiving in exclusive mode")
+        receiver.execute("lock table pgps_internal.turn in exclusive mode")
         publish(a.admin, "tick", 1)
-        turn = "pgps_internal.turn_of_receiving"
-        wait_until(lambda: table_waiters(b.admin, turn), what="the first is being received")
+        wait_until(lambda: table_waiters(b.admin, "pgps_internal.turn"), what="the first is being received")
         publish(a.admin, "tick", 2)
         wait_until(lambda: value(a.admin, packed) == 2, what="the second has been asked for")
     assert arrived(b, "all", 2) == [1, 2]

@@ -25,8 +25,8 @@ declare
 begin
     if pgps_internal.requester(build_requester.role) is null then
         perform pgps_internal.hold_owner(build_requester.role::oid);
-        select 'pgps_internal.request_as_' || coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1 into v_name
-        from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^request_as_\d+$';
+        -- Any number that nobody else takes: two roles that send their first request do not wait for each other.
+        v_name := 'pgps_internal.request_as_' || nextval('pgps_internal.client_client_id_seq'::regclass);
         perform pgps_internal.build(pgps_internal.write_requester(v_name, build_requester.role), null);
     end if;
     return pgps_internal.requester(build_requester.role);

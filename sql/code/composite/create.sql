@@ -129,11 +129,6 @@ begin
         raise exception 'event type "%" exists already', v_name using errcode = '42710',
             hint = format('Choose another name, or first: select pgps.drop_event_type(%L)', quote_ident(v_name));
     end if;
-    if args ->> 'scope' = 'global' and exists (select from pgps_internal.broker) then
-        -- Its subscriptions take this turn, but its event type comes first, and whoever has received something then
-        -- waits for that when a neighbour tells him of a new type.
-        perform pgps_internal.hold_work('receiving', alone => true);
-    end if;
     perform pgps_internal.make_composite(caller, v_name, args, v_parsed, jsonb_build_object(
         'search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', args ->> 'zone',
         'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')));

@@ -2,10 +2,9 @@
 -- rows and tables of this schema, which nobody else can lock; never advisory locks, which every role could hold
 -- (decision 12). All are held until the transaction ends. Locking a row assigns a transaction id and writes WAL:
 -- whoever may find nothing to do checks first, takes the turn when there is something, and checks again.
--- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_sending, turn_of_receiving, and
--- rows: clients, subscriptions in the order of their ids, origins likewise; turn_of_routes, which a receiver needs for
--- what a neighbour says; turn_of_skips; and roles. Who has turn_of_receiving together with others does not ask for it
--- alone: whoever makes a global subscription in such a transaction takes it alone at its beginning.
+-- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_sending, and rows: clients,
+-- subscriptions in the order of their ids, origins likewise; turn_of_routes, which a receiver needs for what a
+-- neighbour says; and roles.
 -- Writes: subscription_turn, turn.
 
 create or replace function pgps_internal.hold(kind "char", id bigint) returns void
@@ -140,16 +139,6 @@ end
 $$;
 comment on function pgps_internal.hold_routes() is 'Takes the turn of changing routes';
 
-create or replace function pgps_internal.hold_skips() returns void
-language plpgsql
-as $$
-begin
-    lock table only pgps_internal.turn_of_skips in exclusive mode;
-end
-$$;
-comment on function pgps_internal.hold_skips() is
-'Takes the turn of making subscriptions skip events: who has it locks rows of member and joining in any order';
-
 create or replace function pgps_internal.hold_neighbours() returns void
 language plpgsql
 as $$
@@ -159,28 +148,21 @@ end
 $$;
 comment on function pgps_internal.hold_neighbours() is 'Takes the turn of recording another broker as a neighbour';
 
-create or replace function pgps_internal.hold_work(work text, alone boolean) returns void
+create or replace function pgps_internal.hold_sending(alone boolean) returns void
 language plpgsql
 as $$
 begin
     -- LOCK TABLE is written out for each, because it takes no parameters, and EXECUTE would parse it for each batch.
-    if hold_work.work = 'sending' and hold_work.alone then
+    if hold_sending.alone then
         lock table only pgps_internal.turn_of_sending in exclusive mode;
-    elsif hold_work.work = 'sending' then
-        lock table only pgps_internal.turn_of_sending in row exclusive mode;
-    elsif hold_work.work = 'receiving' and hold_work.alone then
-        lock table only pgps_internal.turn_of_receiving in exclusive mode;
-    elsif hold_work.work = 'receiving' then
-        lock table only pgps_internal.turn_of_receiving in row exclusive mode;
     else
-        raise exception 'there is no turn of %', hold_work.work using errcode = '22023',
-            hint = 'The work of links is sending or receiving.';
+        lock table only pgps_internal.turn_of_sending in row exclusive mode;
     end if;
 end
 $$;
-comment on function pgps_internal.hold_work(text, boolean) is
-'Takes a turn of the work of links, sending or receiving: beside others who do the same, or alone, which waits for them
-and makes them wait until the transaction ends. Errors: 22023 another work.';
+comment on function pgps_internal.hold_sending(boolean) is
+'Takes the turn of sending to neighbours: beside others who do the same, or alone, which waits for them and makes them
+wait until the transaction ends';
 
 create or replace function pgps_internal.note_turns() returns trigger
 language plpgsql security definer

@@ -104,6 +104,7 @@ begin
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.class_id = v_class;
     v_upto := pgps_internal.matched_upto((rematch.subscription).owner, v_signature, rematch.last);
+    rematch.member := pgps_internal.as_shown(rematch.member);
     update pgps_internal.member m set class_id = v_class, takes_batch = false
     where m.subscription_id = v_id and m.class_id = (rematch.member).class_id;
     if (rematch.member).takes_batch then

@@ -147,7 +147,7 @@ begin
     -- Events that are committed but not in a batch yet were published before: they are skipped.
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id,
-        coalesce(v_last.batch_id, 0),
+        pgps_internal.first_from_batch(join_now.subscription, v_last),
         pgps_internal.waiting_ids(join_now.event_type, v_last), v_is_shared);
     if v_is_shared then
         perform pgps_internal.add_feature((join_now.event_type).type_id, 'share');

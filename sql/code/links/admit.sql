@@ -1,7 +1,7 @@
 -- Admitting the items of a batch: whether each is the next of its origin, and which subscriptions skip its events since
 -- their filters came into force later.
 -- Locks: those of receive.sql.
--- Writes: arrival, member, origin.
+-- Writes: arrival, origin, to_skip.
 
 -- A change of an origin's row needs the turn of routes; see pgps_internal.admit_batch.
 create or replace function pgps_internal.attach_again(origin pgps_internal.origin) returns void
@@ -81,8 +81,7 @@ declare
     v_types integer[];
     v_tallies pgps_internal.tally[];
 begin
-    select o.* into v_origin from pgps_internal.origin o
-    where o.broker_id = (admit_item.item ->> 'broker')::uuid and o.epoch = (admit_item.item ->> 'epoch')::integer;
+    v_origin := pgps_internal.origin_of(admit_item.item);
     v_horizon := pgps_internal.horizon(v_origin.origin_id);
     v_place := coalesce(v_origin.rewind_from, v_horizon);
     if v_origin.parent is distinct from (admit_item.neighbour).neighbour_id
@@ -109,8 +108,7 @@ begin
                 v_origin.origin_id, v_origin.attachment, v_upto, v_upto,
                 coalesce((admit_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids,
                 '{}'), nullif(v_tallies, '{}'), nullif(admit_item.item -> 'hops', 'null'));
-            if not isempty(v_ids) and not (v_origin.is_settled and not v_origin.unpromised && v_types
-                    and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
+            if not isempty(v_ids) and not (v_origin.is_settled and not v_origin.unpromised && v_types) then
                 perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, v_types);
             end if;
             if v_origin.is_renewed and not isempty(v_ids) then
@@ -126,44 +124,6 @@ end
 $$;
 comment on function pgps_internal.admit_item(pgps_internal.neighbour, jsonb, jsonb, text) is
 'Applies rules 2 to 4 of the horizon to one item: returns the ids of its events that are to be published here';
-
-create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[])
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_early bigint[];
-begin
-    -- A batch has items of several types and origins, in any order, and so had these locks: two sessions that receive
-    -- from different neighbours waited for each other.
-    perform pgps_internal.hold_skips();
-    -- First those that a lane has yet to make members: if it does so meanwhile, they are found among the members below.
-    perform pgps_internal.skip_joining(skip_early.ids, skip_early.types, skip_early.origin_id, skip_early.upto);
-    -- A subscription that somebody is ending has no need of it, and his transaction may stay open.
-    select array_agg(s.subscription_id) into v_early from (
-        select x.subscription_id from pgps_internal.subscription x
-        where x.subscription_id in (select e.subscription_id from pgps_internal.early e
-            where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
-                and e.type_id = any (skip_early.types))
-        order by x.subscription_id for key share skip locked) s;
-    -- Rows are locked in one order, here and in pgps_internal.admit_rewound, because sessions that receive from
-    -- different origins lock the same rows.
-    perform from pgps_internal.member m
-    where m.subscription_id = any (v_early)
-        and (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
-        where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
-            and e.type_id = any (skip_early.types))
-    order by m.subscription_id, m.class_id for no key update;
-    update pgps_internal.member m set skip = m.skip + skip_early.ids
-    from pgps_internal.early e
-    where m.subscription_id = any (v_early)
-        and e.origin_id = skip_early.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
-        and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types);
-end
-$$;
-comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
-'Rule 5 of the horizon: a subscription skips what comes of an origin before its filter is in force for that origin';
 
 create or replace function pgps_internal.in_other_epochs(origin pgps_internal.origin, item jsonb)
 returns setof pgps_internal.arrival
@@ -213,17 +173,15 @@ begin
                 v_type.log, v_staged)
             using (v_slice ->> 'ids')::int8multirange, v_had.ids into v_known;
             continue when v_known is null;
-            perform pgps_internal.hold_skips();
-            perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-            where m.type_id = v_type.type_id and s.kind <> 'link'
-            order by m.subscription_id, m.class_id for no key update of m;
             -- But not for those whose filter was not in force yet in that epoch.
-            update pgps_internal.member m set skip = m.skip + v_known
-            from pgps_internal.subscription s
-            where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id and s.kind <> 'link'
+            insert into pgps_internal.to_skip (type_id, ids, subscription_ids)
+            select v_type.type_id, v_known, array_agg(distinct m.subscription_id)
+            from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+            where m.type_id = v_type.type_id and s.kind <> 'link'
                 and not exists (select from pgps_internal.early e where e.origin_id = v_had.origin_id
                     and e.subscription_id = m.subscription_id and e.class_id = m.class_id
-                    and (e.since is null or e.since >= v_had.upto));
+                    and (e.since is null or e.since >= v_had.upto))
+            having count(*) > 0;
         end loop;
     end loop;
 end

@@ -2,8 +2,7 @@
 -- when it has packed what was dispatched before it heard "drain". A side that has sent and heard both, and whose items
 -- are confirmed, may forget the other. The side that connects forgets last: if the other has gone before it, it learns
 -- so by connecting again.
--- Locks: the turn of routes, until the transaction ends; before it, when a neighbour detected something, that of
--- receiving.
+-- Locks: the turn of routes, until the transaction ends.
 -- Writes: link, neighbour, wanted.
 
 create or replace function pgps_internal.was_told(neighbour_id integer, kind text) returns boolean
@@ -111,8 +110,7 @@ begin
         perform pgps_internal.require_worker(caller, 'serve links');
     end if;
     perform pgps_internal.require_drained(v_neighbour, v_gone);
-    -- What the neighbour detected is subscribed to here now, and that takes the turn of receiving, which comes before
-    -- that of routes.
+    -- What the neighbour detected is subscribed to here now.
     perform pgps_internal.loses_neighbour(v_neighbour);
     perform pgps_internal.hold_routes();
     perform pgps_internal.require_drained(v_neighbour, v_gone);

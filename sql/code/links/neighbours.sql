@@ -316,7 +316,7 @@ begin
     -- Never beside pgps.resume_links: what was noticed of the former epoch does not hold for the present one, and would
     -- block for good the links that were just resumed. Nor beside a session that sends: what it sends belongs to the
     -- former life, whose end is noted here.
-    perform pgps_internal.hold_work('sending', alone => true);
+    perform pgps_internal.hold_sending(alone => true);
     perform pgps_internal.hold_routes();
     v_id := (select s.neighbour_id from pgps_internal.link_session s where s.holder = pgps_internal.holder() limit 1);
     v_is_me := exists (select from pgps_internal.broker b

@@ -1,8 +1,7 @@
 -- Receiving from a neighbour: each batch is one transaction, and the position is part of it.
--- Locks: the turns of receiving (shared) and of the origins, in that order and by origin, until the transaction ends.
--- They are taken before the transaction has an id, so that transactions with events of one origin get their ids in
--- order.
--- Writes: joining, pg_temp.pgps_stage; by name: the log of a type, the staging table.
+-- Locks: the turns of the origins, by origin, until the transaction ends. They are taken before the transaction has an
+-- id, so that transactions with events of one origin get their ids in order.
+-- Writes: pg_temp.pgps_stage; by name: the log of a type, the staging table.
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -41,11 +40,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_read_committed();
-    -- What a neighbour leaves to this broker to detect is subscribed to here, and a new global subscription takes the
-    -- turn alone. It is taken so at once: two sessions that had it together, and then wanted it alone, or the turn of
-    -- routes, would wait for each other.
-    perform pgps_internal.hold_work('receiving',
-        alone => lock_batch.batch @? '$.items[*] ? (@.kind == "part" || @.kind == "parted")');
     perform pgps_internal.hold_origins(array(select o.origin_id from pgps_internal.origin o
         where exists (select from jsonb_array_elements(lock_batch.batch -> 'items') i
                 cross join lateral (select case when i.value ->> 'kind' = 'audit' then i.value -> 'body'
@@ -227,31 +221,6 @@ end
 $$;
 comment on function pgps_internal.slices(jsonb, bigint) is
 'The runs of a batch with the ids that their events have here. base: see pgps_internal.copied';
-
-create or replace function pgps_internal.skip_joining(
-    ids int8multirange, types integer[], origin_id integer = null, upto bigint = null
-) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if not exists (select from pgps_internal.joining j where j.type_id = any (skip_joining.types)) then
-        return;
-    end if;
-    perform from pgps_internal.joining j where j.type_id = any (skip_joining.types)
-        order by j.subscription_id, j.type_id for no key update;
-    update pgps_internal.joining j set skip = j.skip + skip_joining.ids
-    where j.type_id = any (skip_joining.types)
-        and (skip_joining.origin_id is null
-            or exists (select from pgps_internal.early e
-                where e.origin_id = skip_joining.origin_id and e.subscription_id = j.subscription_id
-                    and e.type_id = j.type_id and e.class_id is null
-                    and (e.since is null or e.since >= skip_joining.upto)));
-end
-$$;
-comment on function pgps_internal.skip_joining(int8multirange, integer[], integer, bigint) is
-'As pgps_internal.skip_early, for subscriptions whose lanes have yet to join them to a type. origin_id, upto: null = all
-of them skip these events';
 
 create or replace function pgps_internal.note_slices(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, admitted int8multirange, are_news boolean

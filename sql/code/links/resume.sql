@@ -49,7 +49,7 @@ begin
             hint = 'Use restored (the original is gone) or clone (it lives on).';
     end if;
     -- What is sent until now belongs to the former epoch; nothing more is sent in its name.
-    perform pgps_internal.hold_work('sending', alone => true);
+    perform pgps_internal.hold_sending(alone => true);
     perform pgps_internal.hold_routes();
     perform pgps.dispatch();
     -- As noted when the restore was first noticed, if it was; see pgps_internal.do_link_refused. What this life has

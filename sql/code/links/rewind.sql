@@ -1,7 +1,7 @@
 -- A rewind: what a broker fetches from its parent once more, since a new child lacks it and it is not in the log any
 -- longer. Rules 2 to 4 in docs/internals/links.md.
 -- Locks: those of routes.
--- Writes: activation, arrival, member, origin.
+-- Writes: activation, arrival, origin, to_skip.
 
 create or replace function pgps_internal.rewind(origin pgps_internal.origin) returns void
 language plpgsql
@@ -93,14 +93,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgps_internal.hold_skips();
-    perform pgps_internal.skip_joining(skip_here.ids, array[skip_here.type_id]);
-    perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-    where m.type_id = skip_here.type_id and s.kind <> 'link'
-    order by m.subscription_id, m.class_id for no key update of m;
-    update pgps_internal.member m set skip = m.skip + skip_here.ids
-    from pgps_internal.subscription s
-    where m.type_id = skip_here.type_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
+    insert into pgps_internal.to_skip (type_id, ids) values (skip_here.type_id, skip_here.ids);
 end
 $$;
 comment on function pgps_internal.skip_here(integer, int8multirange) is

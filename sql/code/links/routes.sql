@@ -1,6 +1,6 @@
 -- Routing: what comes from whom, which filters are told to whom, and from which batch on they are in force.
 -- Locks: the turn of routes, one change of them at a time, until the transaction ends.
--- Writes: activation, attached, broker, origin.
+-- Writes: activation, attached, origin, unsettled.
 
 create or replace function pgps_internal.horizon(origin_id integer) returns bigint
 language plpgsql stable
@@ -212,15 +212,19 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Settled for the subscriptions that this statement sees: one that is being made changes their number when it
-    -- commits, which ends the state. A type that nobody promises does not keep an origin from it: it may never be
-    -- published there. It is noted, because what comes of it all the same was published when somebody promised it.
-    -- "offset 0", since the planner would look at all subscriptions before it knows that no origin is left.
-    update pgps_internal.origin o set is_settled = true, settled_for = u.subscribed, unpromised = w.types
+    -- Settled for the subscriptions that this transaction sees. One that is being made has a row in unsettled when it
+    -- commits, which ends the state; the rows that are seen here have been answered for when they are gone.
+    if pgps_internal.is_news() then
+        delete from pgps_internal.unsettled u;
+        update pgps_internal.origin o set is_settled = false where o.is_settled;
+    end if;
+    -- A type that nobody promises does not keep an origin from it: it may never be published there. It is noted,
+    -- because what comes of it all the same was published when somebody promised it. "offset 0", since the planner
+    -- would look at all subscriptions before it knows that no origin is left.
+    update pgps_internal.origin o set is_settled = true, unpromised = w.types
     from (
-        select g.origin_id, b.subscribed, pgps_internal.horizon(g.origin_id) as horizon
-        from pgps_internal.origin g, pgps_internal.broker b
-        where not (g.is_settled and g.settled_for = b.subscribed) and not g.is_self offset 0
+        select g.origin_id, pgps_internal.horizon(g.origin_id) as horizon
+        from pgps_internal.origin g where not g.is_settled and not g.is_self offset 0
     ) u
     cross join lateral (
         select coalesce(array_agg(e.type_id), '{}') as types, coalesce(bool_or(exists (select from pgps_internal.offer f
@@ -235,24 +239,6 @@ $$;
 comment on function pgps_internal.settle_origins() is
 'Marks origins for which every filter of what is promised is in force, so that receivers need not look at "since"';
 
-create or replace function pgps_internal.note_subscription() returns trigger
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
-        -- Waits until batches that are being received are committed: their events were published before the
-        -- subscription, and later ones see it.
-        perform pgps_internal.hold_work('receiving', alone => true);
-        update pgps_internal.broker b set subscribed = b.subscribed + 1;
-        perform pg_notify('pgps_link', '');
-    end if;
-    return null;
-end
-$$;
-comment on function pgps_internal.note_subscription() is
-'Trigger after new subscriptions: a global one makes receivers check from which batch on its filter is in force';
-
 create or replace function pgps_internal.note_route() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -261,10 +247,10 @@ begin
     -- The first link is defined before this broker has a row in broker.
     if tg_table_name = 'link' or exists (select from pgps_internal.broker) then
         perform pg_notify('pgps_link', '');
-    end if;
-    if tg_table_name = 'event_type' and tg_op = 'INSERT' then
-        -- As a new subscription: those to a prefix join the new type, and their filters are in force nowhere yet.
-        update pgps_internal.broker b set subscribed = b.subscribed + 1;
+        if tg_table_name = 'event_type' and tg_op = 'INSERT' then
+            -- As a new subscription: those to a prefix join the new type, and their filters are in force nowhere yet.
+            insert into pgps_internal.unsettled default values;
+        end if;
     end if;
     return null;
 end
@@ -277,8 +263,6 @@ do $$
 begin
     if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_route'
         and tgrelid = 'pgps_internal.subscription'::regclass) then
-        create trigger pgps_subscription after insert on pgps_internal.subscription referencing new table as added
-        for each statement execute function pgps_internal.note_subscription();
         create trigger pgps_route after delete
             on pgps_internal.subscription for each statement execute function pgps_internal.note_route();
         create trigger pgps_route after insert

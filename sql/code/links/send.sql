@@ -231,7 +231,7 @@ declare
 begin
     -- Before the neighbour is read: whoever ends an epoch waits for this session, which must not send in its name
     -- afterwards.
-    perform pgps_internal.hold_work('sending', alone => false);
+    perform pgps_internal.hold_sending(alone => false);
     if (args ->> 'refresh')::boolean then
         -- Taken before anything is read, above all how far is packed. So a route that goes meanwhile is withdrawn
         -- behind all that came by it, a filter that is heard meanwhile begins behind what is packed, and a neighbour

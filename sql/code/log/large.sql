@@ -147,8 +147,8 @@ begin
         exists (select from pgps_internal.broken_type b where b.is_mended)
     into v_most, v_is_pending, v_is_mended
     from pgps_internal.setting s where s.name = 'max_batch_events';
-    if v_is_pending then
-        perform pgps_internal.catch_up_all();
+    if v_is_pending or pgps_internal.has_leftovers() then
+        perform pgps_internal.meet_newcomers(), pgps_internal.catch_up_all();
     end if;
     while v_events = 0 loop
         if v_is_mended then
@@ -159,6 +159,7 @@ begin
         v_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
             then pgps_internal.next_window(v_last, v_most) else pgps_internal.begin_epoch(v_last) end;
         exit when (v_window.batch).batch_id is null;
+        v_is_pending := pgps_internal.before_batch(v_last, v_window.parts);
         foreach v_part in array v_window.parts loop
             if upper(v_part.ranges) - lower(v_part.ranges) > v_most then
                 v_large := pgps_internal.size_if_large(v_window, v_most);
@@ -191,6 +192,7 @@ declare
     v_most integer := coalesce(dispatch_large.max_events,
         pgps_internal.most_at_once(pgps_internal.setting('max_batch_events')));
     v_window pgps_internal.batch_window;
+    v_last pgps_internal.batch;
 begin
     if v_most <= 0 then
         raise exception 'invalid max_events %', v_most using errcode = '22023',
@@ -198,10 +200,12 @@ begin
     end if;
     perform pgps_internal.require_read_committed();
     lock table only pgps_internal.batch in share row exclusive mode;
+    v_last := pgps_internal.last_batch();
     v_window := pgps_internal.cut_window(v_most);
     if (v_window.batch).batch_id is null then
         return 0;
     end if;
+    perform pgps_internal.before_batch(v_last, v_window.parts);
     return coalesce(pgps_internal.open_parts(v_window), 0);
 end
 $$;

@@ -110,7 +110,8 @@ comment on function pgps_internal.try_lock(regclass, text) is
 
 create or replace function pgps_internal.reclaim_log(event_type pgps_internal.event_type) returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
+-- Whoever is dropping or changing the type in an open transaction has its log locked, even against a look at its size.
+set search_path = pg_catalog, pg_temp set lock_timeout = '100ms'
 as $$
 declare
     v_slot integer;
@@ -148,7 +149,8 @@ begin
 end
 $$;
 comment on function pgps_internal.reclaim_log(pgps_internal.event_type) is
-'Truncates the segments of a log that nobody needs; an auditable queue''s events go to its archive first';
+'Truncates the segments of a log that nobody needs; an auditable queue''s events go to its archive first. Errors: 55P03
+somebody has the log locked; it is left for the next time.';
 
 create or replace function pgps_internal.reclaim_ledger(ledger text, low bigint, newest bigint) returns bigint
 language plpgsql
@@ -320,8 +322,10 @@ begin
         begin
             v_reclaimed := v_reclaimed + pgps_internal.reclaim_log(v_type);
         exception when others then
-            -- A type whose relations were changed behind the back of pgps must not keep those of the others.
+            -- A type that somebody is changing, or whose relations were changed behind the back of pgps, must not keep
+            -- those of the others.
             get stacked diagnostics v_context = pg_exception_context;
+            continue when sqlstate = '55P03';
             if not pgps_internal.may_be_fault_of_type(sqlstate, v_context) then
                 raise;
             end if;

@@ -52,43 +52,63 @@ end
 $$;
 comment on function pgps_internal.sweep_orphans(text) is 'Deletes the rows of subscriptions that are gone';
 
+create or replace function pgps_internal.reclaim_rows_of(event_type pgps_internal.event_type) returns void
+language plpgsql
+-- Whoever is dropping or changing the type in an open transaction has its relations locked.
+set search_path = pg_catalog, pg_temp set lock_timeout = '100ms'
+as $$
+declare
+    v_retention interval;
+    v_stage regclass;
+begin
+    perform pgps_internal.reclaim_kept(reclaim_rows_of.event_type);
+    -- The archive is kept for the longer retention of its queues; if one of them has none, for ever.
+    select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
+    from pgps_internal.queue q
+    where q.type_id = (reclaim_rows_of.event_type).type_id and q.kind in ('in', 'out') and q.auditable;
+    if v_retention is not null then
+        execute format('delete from pgps_internal.%I a where a.pgps_published_at < pgps_internal.clock() - $1',
+            (reclaim_rows_of.event_type).name || '_audit') using v_retention;
+    end if;
+    delete from pgps_internal.delivered d using pgps_internal.queue q
+    where q.type_id = (reclaim_rows_of.event_type).type_id and q.kind = 'out' and d.type_id = q.type_id
+        and d.matched_at < pgps_internal.clock() - q.retention;
+    delete from pgps_internal.former f using pgps_internal.queue q
+    where q.type_id = (reclaim_rows_of.event_type).type_id and q.kind = 'out' and f.type_id = q.type_id
+        and (not q.auditable or f.ended_at < pgps_internal.clock() - q.retention);
+    delete from pgps_internal.discarded d using pgps_internal.queue q
+    where q.type_id = (reclaim_rows_of.event_type).type_id and q.kind = 'exception' and d.type_id = q.type_id
+        and d.settled_at < pgps_internal.clock() - q.retention;
+    v_stage := to_regclass(format('pgps_stage.%I', (reclaim_rows_of.event_type).name));
+    if v_stage is not null and pg_relation_size(v_stage) > 1048576 and pgps_internal.try_lock(v_stage) then
+        execute format('truncate %s', v_stage);
+    end if;
+    if (reclaim_rows_of.event_type).dedupe_retention is not null then
+        delete from pgps_internal.receipt r where r.type_id = (reclaim_rows_of.event_type).type_id
+            and r.published_at < pgps_internal.clock() - (reclaim_rows_of.event_type).dedupe_retention;
+    end if;
+end
+$$;
+comment on function pgps_internal.reclaim_rows_of(pgps_internal.event_type) is
+'Deletes what lies beside the log of a type and is not needed any more: settled failures'' events, archives past
+retention. Errors: 55P03 somebody has it locked.';
+
 create or replace function pgps_internal.reclaim_rows() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
-    v_retention interval;
-    v_stage regclass;
 begin
     perform pgps_internal.sweep_orphans('share'), pgps_internal.sweep_orphans('failure');
     -- Few rows, so they are deleted: events kept aside for failures that are settled, archives past their retention.
     for v_type in select t.* from pgps_internal.event_type t loop
-        perform pgps_internal.reclaim_kept(v_type);
-        -- The archive is kept for the longer retention of its queues; if one of them has none, for ever.
-        select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
-        from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind in ('in', 'out') and q.auditable;
-        if v_retention is not null then
-            execute format('delete from pgps_internal.%I a where a.pgps_published_at < pgps_internal.clock() - $1',
-                v_type.name || '_audit') using v_retention;
-        end if;
-        delete from pgps_internal.delivered d using pgps_internal.queue q
-        where q.type_id = v_type.type_id and q.kind = 'out' and d.type_id = q.type_id
-            and d.matched_at < pgps_internal.clock() - q.retention;
-        delete from pgps_internal.former f using pgps_internal.queue q
-        where q.type_id = v_type.type_id and q.kind = 'out' and f.type_id = q.type_id
-            and (not q.auditable or f.ended_at < pgps_internal.clock() - q.retention);
-        delete from pgps_internal.discarded d using pgps_internal.queue q
-        where q.type_id = v_type.type_id and q.kind = 'exception' and d.type_id = q.type_id
-            and d.settled_at < pgps_internal.clock() - q.retention;
-        v_stage := to_regclass(format('pgps_stage.%I', v_type.name));
-        if v_stage is not null and pg_relation_size(v_stage) > 1048576 and pgps_internal.try_lock(v_stage) then
-            execute format('truncate %s', v_stage);
-        end if;
-        if v_type.dedupe_retention is not null then
-            delete from pgps_internal.receipt r where r.type_id = v_type.type_id
-                and r.published_at < pgps_internal.clock() - v_type.dedupe_retention;
-        end if;
+        begin
+            perform pgps_internal.reclaim_rows_of(v_type);
+        exception when lock_not_available then
+            -- Left for the next time, so that the other types do not wait.
+            null;
+        end;
     end loop;
 end
 $$;

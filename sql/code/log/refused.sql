@@ -1,6 +1,6 @@
 -- What came over a link and is no event here: events refused by this broker's constraints, and gaps. The part of
--- pgps.retry_exception and pgps.discard_exception that is about them. Locks: the rows; a retry also takes the locks of
--- receiving: the turn to receive (shared) and those of the origins.
+-- pgps.retry_exception and pgps.discard_exception that is about them. Locks: the rows; a retry also takes the turns of
+-- the origins, as who receives does.
 -- Writes: arrival, discarded, rejected; by name: the log of a type.
 
 create or replace function pgps_internal.is_of_link(args jsonb) returns boolean
@@ -80,7 +80,6 @@ begin
             hint = 'Acknowledge it: select pgps.discard_exception(null)';
     end if;
     perform pgps_internal.require_read_committed();
-    perform pgps_internal.hold_work('receiving', alone => false);
     perform pgps_internal.hold_origins(array(select c.origin_id from unnest(v_chosen) c));
     foreach v_one in array v_chosen loop
         v_count := v_count + pgps_internal.publish_refused(v_one)::integer;

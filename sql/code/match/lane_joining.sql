@@ -172,7 +172,11 @@ declare
 begin
     for v_class in
         select c.* from pgps_internal.class c left join pgps_internal.signature g using (signature_id)
-        where c.is_pending and g.in_lane is not true order by c.class_id for update of c skip locked
+        where c.is_pending and g.in_lane is not true
+            -- The next time: what came over links has not been judged for it yet.
+            and not exists (select from pgps_internal.member m join pgps_internal.newcomer n using (subscription_id)
+                where m.class_id = c.class_id and n.until is null)
+        order by c.class_id for update of c skip locked
     loop
         perform pgps_internal.catch_up(v_class, v_upto);
     end loop;
@@ -205,6 +209,9 @@ declare
     v_joining pgps_internal.joining;
     v_class pgps_internal.class;
 begin
+    if pgps_internal.has_unseen((prepare_lane.lane).owner) then
+        return false;
+    end if;
     for v_joining in
         select j.* from pgps_internal.joining j join pgps_internal.subscription s using (subscription_id)
         where s.owner = (prepare_lane.lane).owner and j.failures < 3 order by j.from_batch, j.type_id, j.subscription_id

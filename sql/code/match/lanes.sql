@@ -117,6 +117,22 @@ $$;
 comment on function pgps_internal.has_guests(regrole) is
 'True while subscriptions of a role have to join a type, to catch up or to be asked again before its lane goes on';
 
+create or replace function pgps_internal.has_unseen(owner regrole) returns boolean
+language plpgsql stable
+as $$
+begin
+    -- Mostly the table is empty, which its size tells without a query.
+    if pg_relation_size('pgps_internal.newcomer'::regclass) = 0 then
+        return false;
+    end if;
+    return exists (select from pgps_internal.newcomer n join pgps_internal.subscription s using (subscription_id)
+        where n.until is null and s.owner = has_unseen.owner);
+end
+$$;
+comment on function pgps_internal.has_unseen(regrole) is
+'True while a role has global subscriptions that the dispatcher has not seen: it judges what came over links for them
+before their owner''s lane goes on';
+
 create or replace function pgps_internal.lane_rows(lane pgps_internal.lane, after_batch bigint, most integer)
 returns pgps_internal.batch_type[]
 language plpgsql stable

@@ -74,7 +74,10 @@ begin
         from pgps_internal.member m
         join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = share_out.batch_id
             and d.type_id = share_out.type_id
-        where m.type_id = share_out.type_id and m.takes_batch and d.batch_id > m.from_batch
+        where m.type_id = share_out.type_id and m.takes_batch
+            and (d.batch_id > m.from_batch
+                or m.from_batch >= pgps_internal.hidden() and exists (select from pgps_internal.newcomer n
+                    where n.subscription_id = m.subscription_id and d.batch_id > n.from_batch))
             and (share_out.classes is null or m.class_id = any (share_out.classes))
     ),
     free as materialized (

@@ -42,7 +42,8 @@ as $$
         (exists (select from pgps_internal.joining)
             or exists (select from pgps_internal.class c where c.is_pending)
                 or exists (select from pgps_internal.asked_again))
-            and pgps_internal.has_guests((lane_work.lane).owner),
+            and pgps_internal.has_guests((lane_work.lane).owner)
+            or pgps_internal.has_unseen((lane_work.lane).owner),
         array(select t.type_id from pgps_internal.lane_type t where t.owner = (lane_work.lane).owner
             and exists (select from pgps_internal.feature f where f.type_id = t.type_id and f.name = 'share'))
 $$;
@@ -67,6 +68,9 @@ begin
     end if;
     upto := pgps_internal.lane_position((begin_lane.lane).lane_id);
     select w.* into batches, has_guests, shared from pgps_internal.lane_work(begin_lane.lane, upto, begin_lane.most) w;
+    if pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
+        perform pgps_internal.apply_skips_of((begin_lane.lane).owner);
+    end if;
     if budget is not null and cardinality(batches) > 0 then
         budget := budget + (select sum(b.events) from unnest(batches) b) * interval '1 millisecond';
         perform pgps_internal.set_alarm(extract(epoch from budget)::double precision);

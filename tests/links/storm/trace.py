@@ -17,7 +17,7 @@ _TABLES = {
     "neighbour": "name, is_draining, is_dropped_here, has_sent_all, epoch, refusal, is_blocked",
     "link_session": "duty",
     "offer": "path, types, is_draining",
-    "origin": "parent, attachment, answered, is_settled, settled_for, rewind_start, rewind_from, rewind_keep",
+    "origin": "parent, attachment, answered, is_settled, rewind_start, rewind_from, rewind_keep",
     "attached": "attachment, horizon, keep, missing, is_live",
     "activation": "key, since, is_confirmed",
     "wanted": "key, known_as, told, gone_batch",

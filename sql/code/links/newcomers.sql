@@ -1,0 +1,251 @@
+-- Newcomers: global subscriptions that sessions which receive from neighbours may not have seen yet (decision 64).
+-- Nobody waits for anybody: whoever subscribes inserts a row; what those receive who have not seen it is judged by the
+-- dispatcher, by "since" (rule 5 of the horizon). Its members are hidden until the dispatcher has seen it, since what
+-- was dispatched before was not judged for it.
+-- Locks: rows of member, which are not waited for.
+-- Writes: member, newcomer, to_skip, unsettled.
+
+create or replace function pgps_internal.note_subscription() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
+        insert into pgps_internal.newcomer (subscription_id, joined_batch)
+        select a.subscription_id, coalesce((pgps_internal.last_batch()).batch_id, 0) from added a
+            where a.scope = 'global';
+        insert into pgps_internal.unsettled default values;
+        perform pg_notify('pgps_link', ''), pgps_internal.wake_dispatcher();
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.note_subscription() is
+'Trigger after new subscriptions: what comes over links is judged for a global one';
+
+create or replace function pgps_internal.hidden() returns bigint
+language sql immutable parallel safe
+begin atomic
+    select 4611686018427387904;
+end;
+comment on function pgps_internal.hidden() is
+'The batch after which members of a newcomer begin until the dispatcher has seen it: higher than any';
+
+create or replace function pgps_internal.first_from_batch(
+    subscription pgps_internal.subscription, last pgps_internal.batch
+) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (first_from_batch.subscription).scope = 'global' then
+        -- Once others can see a newcomer, its members are hidden no more: the dispatcher may have shown them already.
+        if exists (select from pgps_internal.newcomer n
+                where n.subscription_id = (first_from_batch.subscription).subscription_id
+                    and n.made_by = pg_current_xact_id()) then
+            return pgps_internal.hidden();
+        end if;
+    end if;
+    return coalesce((first_from_batch.last).batch_id, 0);
+end
+$$;
+comment on function pgps_internal.first_from_batch(pgps_internal.subscription, pgps_internal.batch) is
+'The batch after which a member begins that is made now: last, or hidden() when this transaction makes its global
+subscription';
+
+create or replace function pgps_internal.as_shown(member pgps_internal.member) returns pgps_internal.member
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_member pgps_internal.member := as_shown.member;
+begin
+    if v_member.from_batch < pgps_internal.hidden() then
+        return v_member;
+    end if;
+    -- The dispatcher may have seen it, and not been able to show it, because this transaction has it locked.
+    select case when m.from_batch < pgps_internal.hidden() then m.from_batch else coalesce(n.from_batch, m.from_batch)
+        end, m.skip into v_member.from_batch, v_member.skip
+    from pgps_internal.member m left join pgps_internal.newcomer n using (subscription_id)
+    where m.subscription_id = v_member.subscription_id and m.class_id = v_member.class_id;
+    return v_member;
+end
+$$;
+comment on function pgps_internal.as_shown(pgps_internal.member) is
+'A member with the batch after which it begins, for whoever is changing it; read after the last batch';
+
+create or replace function pgps_internal.judge(subscription_ids bigint[], parts pgps_internal.part[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Refused events that are published now (attachment -1) come for everybody who is there; what was fetched for
+    -- children is skipped by all anyhow.
+    insert into pgps_internal.to_skip (type_id, ids, subscription_ids)
+    select p.type_id, range_agg(a.ids), array[e.subscription_id]
+    from unnest(judge.parts) p
+    join pgps_internal.arrival a on a.hi >= lower(p.ranges) and a.lo < upper(p.ranges) and a.ids && p.ranges
+        and a.attachment <> -1
+    join pgps_internal.early e on e.origin_id = a.origin_id and e.type_id = p.type_id
+        and e.subscription_id = any (judge.subscription_ids) and (e.since is null or e.since >= a.upto)
+    group by p.type_id, e.subscription_id;
+end
+$$;
+comment on function pgps_internal.judge(bigint[], pgps_internal.part[]) is
+'Rule 5 of the horizon for what waits, or was dispatched, for subscriptions that those who received it may not have
+seen';
+
+create or replace function pgps_internal.see_newcomers() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_seen bigint[] := array(select n.subscription_id from pgps_internal.newcomer n where n.until is null);
+begin
+    if v_seen = '{}' then
+        return;
+    end if;
+    -- What was dispatched since it was made: for those that begin in the past, which are not hidden.
+    perform pgps_internal.judge(array[n.subscription_id], array(
+        select row(b.type_id, null, range_agg(r))::pgps_internal.part
+        from pgps_internal.batch_type b, unnest(b.ids) r
+        where b.batch_id > n.joined_batch and b.type_id in (select m.type_id from pgps_internal.member m
+            where m.subscription_id = n.subscription_id)
+        group by b.type_id))
+    from pgps_internal.newcomer n
+    where n.subscription_id = any (v_seen) and exists (select from pgps_internal.member m
+        where m.subscription_id = n.subscription_id and m.from_batch < pgps_internal.hidden());
+    -- Whoever has a transaction id above these has taken it, and looked at subscriptions, afterwards.
+    update pgps_internal.newcomer n set until = pg_snapshot_xmax(pg_current_snapshot())
+    where n.subscription_id = any (v_seen);
+    perform pg_notify('pgps_lanes', '');
+end
+$$;
+comment on function pgps_internal.see_newcomers() is
+'Judges what was dispatched before the dispatcher saw a newcomer, and notes which transactions may not have seen it';
+
+create or replace function pgps_internal.show_newcomers() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_members tid[] := array(select m.ctid from pgps_internal.member m
+        join pgps_internal.newcomer n using (subscription_id)
+        where n.from_batch is not null and m.from_batch >= pgps_internal.hidden()
+        order by m.subscription_id, m.class_id for no key update of m skip locked);
+begin
+    update pgps_internal.member m set from_batch = n.from_batch
+    from unnest(v_members) f(id), pgps_internal.newcomer n
+    where m.ctid = f.id and n.subscription_id = m.subscription_id;
+end
+$$;
+comment on function pgps_internal.show_newcomers() is
+'Shows newcomers what is theirs, unless somebody is changing them: then the next time';
+
+create or replace function pgps_internal.meet_newcomers() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.see_newcomers(), pgps_internal.show_newcomers(), pgps_internal.apply_skips();
+end
+$$;
+comment on function pgps_internal.meet_newcomers() is
+'What the dispatcher does for newcomers, and for what is to be skipped, before classes catch up';
+
+create or replace function pgps_internal.judge_batch(last pgps_internal.batch, parts pgps_internal.part[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_seen bigint[];
+begin
+    -- The window has been read before: whatever it has that was committed after a newcomer, that is seen here.
+    perform pgps_internal.see_newcomers();
+    update pgps_internal.newcomer n set from_batch = coalesce((judge_batch.last).batch_id, 0)
+    where n.until is not null and n.from_batch is null;
+    perform pgps_internal.show_newcomers();
+    -- What was received by those who may not have seen it is in a batch, or was in another database.
+    delete from pgps_internal.newcomer n
+    where (n.until <= pg_snapshot_xmin(case when (judge_batch.last).upto is null then (judge_batch.last).snapshot
+                else (judge_batch.last).previous end)
+            or n.until > pg_snapshot_xmax(pg_current_snapshot()))
+        and not exists (select from pgps_internal.member m
+            where m.subscription_id = n.subscription_id and m.from_batch >= pgps_internal.hidden());
+    v_seen := array(select n.subscription_id from pgps_internal.newcomer n where n.until is not null);
+    perform pgps_internal.judge(v_seen, judge_batch.parts) where v_seen <> '{}';
+end
+$$;
+comment on function pgps_internal.judge_batch(pgps_internal.batch, pgps_internal.part[]) is
+'Shows newcomers, and judges for them what is about to be dispatched; see before_batch';
+
+create or replace function pgps_internal.before_batch(last pgps_internal.batch, parts pgps_internal.part[])
+returns boolean
+language plpgsql
+as $$
+declare
+    v_is_new boolean;
+    v_is_noted boolean;
+begin
+    -- Mostly these tables are empty, which their size tells without a query.
+    if pg_relation_size('pgps_internal.newcomer'::regclass) = 0
+            and pg_relation_size('pgps_internal.to_skip'::regclass) = 0 then
+        return false;
+    end if;
+    -- Or they have been emptied, and not vacuumed since.
+    select exists (select from pgps_internal.newcomer), exists (select from pgps_internal.to_skip)
+        into v_is_new, v_is_noted;
+    if v_is_new then
+        perform pgps_internal.judge_batch(before_batch.last, before_batch.parts);
+    end if;
+    if v_is_new or v_is_noted then
+        perform pgps_internal.apply_skips();
+    end if;
+    return v_is_new or v_is_noted;
+end
+$$;
+comment on function pgps_internal.before_batch(pgps_internal.batch, pgps_internal.part[]) is
+'Before a batch is matched, what came over links is judged for newcomers, and what is to be skipped is noted with the
+subscriptions; false: there was nothing. last: the batch before it; parts: what it consists of, read just before';
+
+create or replace function pgps_internal.is_news() returns boolean
+language plpgsql
+as $$
+begin
+    -- Mostly the table is empty, which its size tells without a query.
+    if pg_relation_size('pgps_internal.unsettled'::regclass) = 0 then
+        return false;
+    end if;
+    return exists (select from pgps_internal.unsettled);
+end
+$$;
+comment on function pgps_internal.is_news() is
+'True when subscriptions or event types were made since origins were settled';
+
+create or replace function pgps_internal.origin_of(item jsonb) returns pgps_internal.origin
+language plpgsql
+as $$
+declare
+    -- Asked before the origin is read: who settles origins anew takes the news away, in the same transaction.
+    v_is_news boolean := pgps_internal.is_news();
+    v_origin pgps_internal.origin;
+begin
+    select o.* into v_origin from pgps_internal.origin o
+    where o.broker_id = (origin_of.item ->> 'broker')::uuid and o.epoch = (origin_of.item ->> 'epoch')::integer;
+    v_origin.is_settled := v_origin.is_settled and not v_is_news;
+    return v_origin;
+end
+$$;
+comment on function pgps_internal.origin_of(jsonb) is
+'The origin of an item that is received; settled only while nothing was made since that its settling did not see';
+
+do $$
+begin
+    if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_subscription'
+        and tgrelid = 'pgps_internal.subscription'::regclass) then
+        create trigger pgps_subscription after insert on pgps_internal.subscription referencing new table as added
+        for each statement execute function pgps_internal.note_subscription();
+    end if;
+end
+$$;

@@ -1,0 +1,211 @@
+"""Subscriptions that are made while batches are being received: what came before they begin is not theirs.
+
+Whoever receives has not seen them, and nobody waits: the dispatcher judges for them (decision 64).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, make_type, publish, rows, value
+from tests.fix_db import Connect
+from tests.links.horizon_stage import Scene
+from tests.links.peer import Item
+from tests.links.rig import Broker, received
+from tests.links.test_horizon_rules import Taken
+
+Brokers = Callable[[int], list[Broker]]
+
+
+@contextmanager
+def being_received(scene: Scene, *items: Item) -> Iterator[None]:
+    """Receive items of b in a transaction that ends with the block."""
+    batch, events = scene.b.batch(*items)
+    with scene.b.says.transaction():
+        begun = value(scene.b.says, "select pgps.link_begin(%s::jsonb, false)", [json.dumps(batch)])
+        for statement in begun["copies"]:
+            with scene.b.says.cursor().copy(statement.encode()) as copy:
+                copy.set_types(["int8", "int4"])
+                for row in events:
+                    copy.write_row(row)
+        rows(scene.b.says, "select pgps.link_apply(%s::jsonb)", [json.dumps(batch)])
+        yield
+    scene.b.said = batch["upto"]
+
+
+@pytest.fixture
+def scene(brokers: Brokers) -> Iterator[Scene]:
+    """A broker that has all of origin x from batch 4 on, for the subscription `all`."""
+    with ExitStack() as stack:
+        made = Scene(brokers(1)[0], stack)
+        made.ready()
+        yield made
+
+
+KINDS = {
+    "of its own": {},
+    "shared": {"handler": "any"},
+    "prefix": {"event_type": "t*"},
+    "from the past": {"start": "earliest"},
+    "callback": {"execute": "public.keep"},
+}
+
+
+def subscribe(session: psycopg.Connection, name: str, wanted: str | None, **options: str) -> None:
+    event_type = options.pop("event_type", "tick")
+    call(session, "subscribe", name, event_type, wanted, scope="global", **options)
+
+
+def had(scene: Scene, name: str, *, settle: bool = True) -> list[int]:
+    """Return what a subscription has had of origin x; settle: when all is dispatched."""
+    if settle:
+        scene.here.settle()
+    if value(scene.here.admin, "select kind = 'internal' from pgps_internal.subscription where name = %s", [name]):
+        rows(scene.here.admin, "call pgps.run_subscribers()")
+        return [n for (n,) in rows(scene.here.admin, "delete from public.kept returning n")]
+    return [n for origin, n in received(scene.here, name) if origin == "x"]
+
+
+def made_meanwhile(s: Scene, connect: Connect, kind: str, wanted: str) -> None:
+    """Make a subscription while two batches are being received, and what was received before is being dispatched."""
+    rows(
+        s.here.admin,
+        "create table public.wished as select generate_series(0, 99) as n; create table public.kept (n int)",
+    )
+    rows(
+        s.here.admin,
+        "create function public.keep(pgps_event.tick) returns void language sql as"
+        " 'insert into public.kept values (($1).n)'",
+    )
+    rows(s.here.admin, "set lock_timeout = '10s'")
+    session = connect(dsn=s.here.dsn, autocommit=False)
+    # Another one has the same filter, and so the same class.
+    call(s.here.admin, "subscribe", "local", "tick", wanted)
+    with being_received(s, s.b.data(s.x, 1, 4, 5, (50, 5))):
+        subscribe(session, "new", wanted, **KINDS[kind])
+    with being_received(s, s.b.data(s.x, 1, 5, 6, (60, 6))):
+        # What is dispatched before it is committed is not for it, and what is received then and committed later.
+        assert had(s, "all") == [5]
+        session.commit()
+        assert had(s, "new", settle=False) == []
+        assert had(s, "new") == []
+    assert had(s, "new") == []
+    assert had(s, "all") == [6]
+    # The filter of `all` implies its own, which is in force from the horizon on.
+    s.b.hear()
+    s.b.say(s.b.data(s.x, 1, 6, 7, (70, 7)), s.b.data(s.x, 1, 7, 8, (80, 8)))
+    assert had(s, "new") == [7, 8]
+    assert had(s, "all") == [7, 8]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wanted", ["n < 100", "n in (table public.wished)"])
+def test_what_was_received_by_who_has_not_seen_a_subscription_is_not_for_it(
+    scene: Scene, connect: Connect, kind: str, wanted: str
+) -> None:
+    made_meanwhile(scene, connect, kind, wanted)
+
+
+TAKEN = [
+    ("of its own", Taken("judge", "(e.since is null or e.since >= a.upto)", "false")),
+    ("shared", Taken("judge", "(e.since is null or e.since >= a.upto)", "false")),
+    ("from the past", Taken("see_newcomers", "where b.batch_id > n.joined_batch", "where false")),
+    ("of its own", Taken("first_from_batch", "return pgps_internal.hidden();", "null;")),
+    ("callback", Taken("first_from_batch", "return pgps_internal.hidden();", "null;")),
+]
+
+
+@pytest.mark.parametrize(("kind", "taken"), TAKEN, ids=[f"{kind}-{taken.function}" for kind, taken in TAKEN])
+def test_each_part_of_it_is_needed(scene: Scene, connect: Connect, kind: str, taken: Taken) -> None:
+    taken.out_of(scene.here)
+    with pytest.raises(AssertionError):
+        made_meanwhile(scene, connect, kind, "n < 100")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_published_here_after_the_commit_of_a_subscription_is_for_it_at_once(
+    scene: Scene, connect: Connect, kind: str
+) -> None:
+    session = connect(dsn=scene.here.dsn, autocommit=False)
+    rows(scene.here.admin, "create table public.kept (n int)")
+    rows(
+        scene.here.admin,
+        "create function public.keep(pgps_event.tick) returns void language sql as"
+        " 'insert into public.kept values (($1).n)'",
+    )
+    publish(scene.here.admin, "tick", 1)
+    subscribe(session, "new", None, **KINDS[kind])
+    session.commit()
+    publish(scene.here.admin, "tick", 2, 3)
+    scene.here.settle()
+    if kind == "callback":
+        rows(scene.here.admin, "call pgps.run_subscribers()")
+        assert rows(scene.here.admin, "select n from public.kept") == [(2,), (3,)]
+        return
+    here = [n for origin, n in received(scene.here, "new") if origin != "x"]
+    assert here == ([1, 2, 3] if kind == "from the past" else [2, 3])
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+def test_a_newcomer_whose_filter_is_being_changed_loses_nothing(scene: Scene, connect: Connect, handler: str) -> None:
+    for ends in ("commit", "rollback"):
+        name = f"new_{ends}"
+        session = connect(dsn=scene.here.dsn, autocommit=False)
+        call(scene.here.admin, "subscribe", name, "tick", "n < 50", scope="global", handler=handler)
+        call(session, "alter_subscription", name, "n < 60")
+        publish(scene.here.admin, "tick", 1, 2)
+        scene.here.settle()
+        getattr(session, ends)()
+        publish(scene.here.admin, "tick", 3)
+        scene.here.settle()
+        assert [n for _, n in received(scene.here, name)] == [1, 2, 3], ends
+
+
+def test_what_is_to_be_skipped_is_noted_when_whoever_changes_the_subscription_is_ready(
+    scene: Scene, connect: Connect
+) -> None:
+    s = scene
+    for handler in ("all", "any"):
+        call(s.here.admin, "subscribe", f"to_{handler}", "tick", "n < 50", scope="global", handler=handler)
+    call(s.here.admin, "create_event_type", "tock", "n integer")
+    s.here.settle()
+    rows(s.here.admin, "set lock_timeout = '10s'")
+    for number, end in ((5, "rollback"), (6, "commit")):
+        session = connect(dsn=s.here.dsn, autocommit=False)
+        for name in ("to_all", "to_any"):
+            call(session, "alter_subscription", name, "n < 60")
+        with being_received(s, s.b.data(s.x, 1, number - 1, number, (10 * number, number))):
+            pass
+        s.here.settle()
+        getattr(session, end)()
+        s.here.settle()
+        assert [received(s.here, name) for name in ("to_all", "to_any")] == [[], []]
+
+
+def test_newcomers_are_few_for_a_moment(scene: Scene) -> None:
+    """Nothing is left of them when all that may not have seen them is dispatched."""
+    left = "select count(*) from pgps_internal.newcomer"
+    assert value(scene.here.admin, left) == 1
+    for number in range(200):
+        publish(scene.here.admin, "tick", number)
+        scene.here.settle()
+        if value(scene.here.admin, left) == 0:
+            return
+    raise AssertionError("a newcomer stays one")
+
+
+def test_event_types_and_subscriptions_unsettle_origins(scene: Scene) -> None:
+    settled = "select is_settled from pgps_internal.origin where name = 'x'"
+    news = "select count(*) from pgps_internal.unsettled"
+    scene.b.hear()
+    assert (value(scene.here.admin, settled), value(scene.here.admin, news)) == (True, 0)
+    make_type(scene.here.admin, "tock")
+    scene.subscribe("low", "n < 100")
+    assert value(scene.here.admin, news) == 2
+    scene.b.hear()
+    assert value(scene.here.admin, news) == 0
