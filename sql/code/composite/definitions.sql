@@ -11,9 +11,13 @@ comment on function pgps_internal.moment(bigint) is 'A time of the detector: mic
 
 create or replace function pgps_internal.microseconds(at timestamptz) returns bigint
 language sql stable
-as $$ select case when isfinite(microseconds.at) then (extract(epoch from microseconds.at) * 1000000)::bigint end $$;
+as $$
+    select case when microseconds.at < '146000-01-01 00:00Z' and microseconds.at > '-infinity'
+        then (extract(epoch from microseconds.at) * 1000000)::bigint end
+$$;
 comment on function pgps_internal.microseconds(timestamptz) is
-'A time as the detector takes it; null for infinity';
+'A time as the detector takes it; null for infinity, and for what is so late that a deadline behind it would be no
+time';
 
 create or replace function pgps_internal.write_span(span interval, what text) returns text
 language plpgsql stable

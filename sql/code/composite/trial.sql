@@ -85,8 +85,9 @@ begin
                 and ($4 is null or l.pgps_at >= $4) and ($5 is null or l.pgps_at <= $5)$query$,
             pg_catalog.quote_ident(v_leaf ->> 'type'),
             case when v_type ->> 'time' is null then 'null::bigint'
-                else pg_catalog.format('case when isfinite(%1$I.%2$I) then (extract(epoch from %1$I.%2$I) '
-                    '* 1000000)::bigint end', v_leaf ->> 'type', v_type ->> 'time') end,
+                else pg_catalog.format('case when %1$I.%2$I < ''146000-01-01 00:00Z'' and %1$I.%2$I > ''-infinity'' '
+                    'then (extract(epoch from %1$I.%2$I) * 1000000)::bigint end', v_leaf ->> 'type',
+                    v_type ->> 'time') end,
             case when (v_type ->> 'is_interval')::boolean
                 then '(extract(epoch from starts_at) * 1000000)::bigint as pgps_starts, '
                     '(extract(epoch from ends_at) * 1000000)::bigint as pgps_ends'

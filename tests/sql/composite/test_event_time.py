@@ -100,3 +100,22 @@ def test_a_time_attribute_is_a_time_and_never_null(broker: psycopg.Connection) -
     rows(broker, "insert into pgps_event.a values (1, null)")
     with refused("22023", "no time attribute"):
         call(broker, "create_composite_event", "it", "a ; b", time_basis="event")
+
+
+def test_a_time_that_is_none_suspends_nothing(broker: psycopg.Connection) -> None:
+    call(broker, "create_composite_event", "it", "a ; b", time_basis="event", within="1 hour", auditable=True)
+    call(broker, "create_composite_event", "come", "a ; b", within="1 hour")
+    for n, at in enumerate(("infinity", "-infinity", "294276-12-31 23:59:59+00", "294246-01-01", "146000-01-02")):
+        rows(broker, "insert into pgps_event.a values (%s, %s)", [n, at])
+    rows(broker, "insert into pgps_event.b values (9, '4713-01-01 BC')")
+    rows(broker, "select pgps.dispatch()")
+    publish(broker, "a", 10, "10:00")
+    publish(broker, "b", 11, "10:01")
+    publish(broker, "a", 12, "10:02")
+    publish(broker, "b", 13, "10:02")
+    assert rows(broker, "select distinct state from pgps.composite_events") == [("active",)]
+    late = rows(broker, "select event_type, reason, count(*) from pgps.late_events group by 1, 2")
+    assert late == [("a", "its time is null", 5)]
+    assert pairs(broker)[0] == [10, 11]
+    tried = rows(broker, "select * from pgps.try_composite_event('a ; b', time_basis => 'event')")
+    assert len(tried) >= 1
