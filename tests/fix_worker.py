@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -67,7 +68,7 @@ class WorkerProcess:
             )
 
     @property
-    def log(self) -> list[dict[str, str]]:
+    def log(self) -> list[dict[str, Any]]:
         """What it has logged so far, line by line."""
         return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
 

@@ -266,8 +266,9 @@ def _link_state(row: Row) -> Iterator[Finding]:
     if row["state"] == "blocked":
         yield Finding(Level.PROBLEM, "links", f'"{name}" is blocked: {why}', row["hint"] or f"pgps link show {typed}")
     elif row["state"] == "waiting" and row["defined_here"]:
-        message = f'"{name}" cannot connect, and tries again: {why}'
-        yield Finding(Level.WARNING, "links", message, row["hint"] or f"pgps link show {typed}")
+        message = f'"{name}" cannot connect, and tries again: {why}' + (f" ({row['hint']})" if row["hint"] else "")
+        fix = f"pgps link show {typed}; when that is mended: pgps link resume {typed}"
+        yield Finding(Level.WARNING, "links", message, fix)
     elif row["state"] == "draining" and row["hint"]:
         message = f'"{name}" is being dropped, and its neighbour is not connected'
         yield Finding(Level.WARNING, "links", message, f"pgps link rm {typed} --cascade")
@@ -278,6 +279,9 @@ def _link_state(row: Row) -> Iterator[Finding]:
         message = (
             f'"{name}": event types differ from the neighbour\'s, and do not cross: {", ".join(row["different_types"])}'
         )
+        yield Finding(Level.WARNING, "links", message, f"pgps link show {typed}; then pgps link resync {typed}")
+    elif row["state"] == "incomplete":
+        message = f'"{name}" is up, and does not carry everything: {why}'
         yield Finding(Level.WARNING, "links", message, f"pgps link show {typed}; then pgps link resync {typed}")
 
 

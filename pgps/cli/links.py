@@ -181,6 +181,8 @@ def remedies(row: Row) -> list[str]:
         return [f"pgps link resume {name}"]
     if row["state"] == "waiting" and not row["defined_here"]:
         return [f'the worker of broker "{row["neighbour"]}" connects it: look there']
+    if row["state"] == "waiting":
+        return [*([row["hint"]] if row["hint"] else []), f"when that is mended: pgps link resume {name}"]
     if row["state"] == "defined":
         return ["pgps-worker --dsn DSN"]
     return [row["hint"]] if row["hint"] else []
@@ -205,7 +207,7 @@ def resume(
         ),
     ] = None,
 ) -> None:
-    """Connect a paused link again; or all links of a broker that was restored or cloned.
+    """Connect a paused link again, or try one that waits at once; or all links of a broker that was restored or cloned.
 
     Example: pgps link resume --as restored
     """

@@ -11,6 +11,7 @@ from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgps_worker.health import _metrics
+from pgps_worker.links import keeper
 from pgps_worker.links.pump import Size
 from tests.fix_broker import Rows, call, column, make_type, publish, refused, rows, value
 from tests.fix_db import Connect, wait_until
@@ -147,6 +148,21 @@ def missing(text: str) -> list[str]:
         "# TYPE pgps_link_bytes_total counter",
     ]
     return [line for line in wanted if line not in text]
+
+
+def test_a_link_that_waits_is_tried_at_once_when_somebody_resumes_it(
+    brokers: Brokers, role: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = brokers(2)
+    stranger = role("stranger")
+    monkeypatch.setattr(keeper, "_FIRST_PAUSE", 600.0)
+    call(a.admin, "create_link", "far", make_conninfo(b.dsn, user=stranger, password="test"))
+    state = "select state from pgps.links where name = 'far'"
+    with served(a, b):
+        wait_until(lambda: value(a.admin, state) == "waiting", what="it may not connect")
+        rows(b.admin, f"grant pgps_link to {stranger}")
+        call(a.admin, "alter_link", "far", enabled=True)
+        wait_until(lambda: value(a.admin, state) == "up", what="it is up ten minutes early")
 
 
 def test_a_connection_string_that_is_none_is_refused_at_once(brokers: Brokers) -> None:

@@ -192,11 +192,20 @@ def test_what_fails_is_in_the_log_and_in_the_metrics_by_its_event_id(
     assert f"event {event} of type note failed for subscription calls" in worker.messages
     assert f"select pgps.retry_exception('note', event_id => {event}, subscription => 'calls')" in worker.messages
     assert "select pgps.alter_subscription('filters', filter =>" in worker.messages
+    # For machines, what a line is about stands in it by name.
+    (failed,) = (line for line in worker.log if f"event {event} of type note failed" in line["message"])
+    assert failed["event_id"] == event
+    assert (failed["subscription"], failed["event_type"], failed["error"]) == ("calls", "note", "no thirteen")
+    assert failed["hint"] in failed["message"]
+    assert failed["sqlstate"] == "P0001"
+    (suspended,) = (line for line in worker.log if "subscription filters is suspended" in line["message"])
+    assert suspended["subscription"] == "filters"
+    assert "unlucky" in suspended["error"]
     wait_until(lambda: f'_last_failed_event_id{{subscription="calls"}} {event}\n' in metrics(port))
     wait_until(lambda: 'pgps_subscription_failed_events{subscription="calls"} 1\n' in metrics(port))
     wait_until(lambda: 'pgps_subscription_suspended{subscription="filters"} 1\n' in metrics(port))
     assert "hush" not in worker.messages + metrics(port), "nothing of what is in an event"
-    assert worker.messages.count("no thirteen") == 1, "told once"
+    assert sum("no thirteen" in line["message"] for line in worker.log) == 1, "told once"
 
 
 def test_who_is_passed_over_or_dead_is_in_the_log_and_in_the_metrics(

@@ -66,7 +66,7 @@ def test_a_callback_that_loops_is_ended_and_filed(own_database: str, ticks: Tick
 
 def test_callbacks_that_all_loop_leave_a_slot_for_the_others(own_database: str, ticks: Ticks, workers: Workers) -> None:
     def ended() -> int:
-        return worker.messages.count("statement timeout")
+        return sum("statement timeout" in line["message"] for line in worker.log)
 
     for name in ("loops1", "loops2", "loops3"):
         ticks.subscribe(name, "loop perform pg_sleep(0.01); end loop", more=", priority => 9")

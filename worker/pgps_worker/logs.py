@@ -9,7 +9,12 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.logging import RichHandler
 
-__all__ = ["set_up"]
+__all__ = ["about", "set_up"]
+
+
+def about(**fields: object) -> dict[str, dict[str, object]]:
+    """Return what a message is about, as `extra`: a JSON line has each of them by itself; None: there is none."""
+    return {"fields": {name: value for name, value in fields.items() if value is not None}}
 
 
 class _JsonLines(logging.Formatter):
@@ -24,6 +29,7 @@ class _JsonLines(logging.Formatter):
             "worker": self._worker,
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

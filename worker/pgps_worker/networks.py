@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgps_worker.connection import connect, in_one_line, notified
 from pgps_worker.links.together import leave_if_cancelled
+from pgps_worker.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +138,9 @@ class Line:
                 failures = 0 if self.was_up else failures + 1
                 longest = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE) if failures else 0.0
                 pause = longest * random.random()  # noqa: S311 - so that workers do not all connect at once
-                log.warning("network %s: %s; again in %.1f s", self.contact.network, in_one_line(error), pause)
+                text = in_one_line(error)
+                said = about(network=self.contact.network, error=text)
+                log.warning("network %s: %s; again in %.1f s", self.contact.network, text, pause, extra=said)
                 await self._note("waiting", error)
                 await self.stop.sleep(pause)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pgps_worker import calls
 from pgps_worker.connection import Connection, connect
+from pgps_worker.logs import about
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -78,6 +79,7 @@ class Reporter:
             log.error(
                 "events of type %s of broker %s, by way of %s: %d there, %d here (%s, %s): see pgps audit",
                 one.event_type, one.origin, one.neighbour, one.there, one.here, one.kind, one.what,
+                extra=about(event_type=one.event_type, origin=one.origin, neighbour=one.neighbour, hint="pgps audit"),
             )  # fmt: skip
         self._found = set(findings)
 
@@ -85,13 +87,17 @@ class Reporter:
         suspended = {count.subscription: count for count in counts if count.state == "suspended"}
         for name in sorted(suspended.keys() - self._suspended):
             count = suspended[name]
-            log.warning("subscription %s is suspended: %s (%s)", name, _in_one_line(count.last_error), count.hint)
+            error = _in_one_line(count.last_error)
+            said = about(subscription=name, error=error, hint=count.hint)
+            log.warning("subscription %s is suspended: %s (%s)", name, error, count.hint, extra=said)
         self._suspended = set(suspended)
 
     def _tell_of_dead(self, counts: list[calls.TroubleCount]) -> None:
         dead = {count.subscription: count for count in counts if count.state == "dead"}
         for name in sorted(dead.keys() - self._dead):
-            log.warning("nobody takes the %d events of subscription %s (%s)", dead[name].depth, name, dead[name].hint)
+            depth, hint = dead[name].depth, dead[name].hint
+            said = about(subscription=name, events=depth, hint=hint)
+            log.warning("nobody takes the %d events of subscription %s (%s)", depth, name, hint, extra=said)
         self._dead = set(dead)
 
     def _tell_of_slow(self, lanes: list[calls.SlowLane]) -> None:
@@ -100,6 +106,7 @@ class Reporter:
             log.warning(
                 "the filters of role %s are slow, %d events wait for them: %s (select * from pgps.lanes)",
                 role, slow[role].events, _in_one_line(slow[role].last_error),
+                extra=about(role=role, error=slow[role].last_error, hint="select * from pgps.lanes"),
             )  # fmt: skip
         for role in sorted(self._slow - slow.keys()):
             log.info("the filters of role %s are quick again", role)
@@ -112,6 +119,7 @@ class Reporter:
             log.error(
                 "event type %s is set aside, its events wait: %s: %s (%s)",
                 name, one.sqlstate, _in_one_line(one.error), one.hint,
+                extra=about(event_type=name, sqlstate=one.sqlstate, error=one.error, hint=one.hint),
             )  # fmt: skip
         for name in sorted(self._broken - broken.keys()):
             log.info("event type %s is not set aside any more", name)
@@ -135,16 +143,20 @@ class Reporter:
 
 
 def _tell(one: calls.Trouble) -> None:
+    said = about(
+        subscription=one.subscription, event_type=one.event_type, event_id=one.event, step=one.kind,
+        attempt=one.attempts, sqlstate=one.sqlstate, error=_in_one_line(one.error), hint=one.hint,
+    )  # fmt: skip
     if one.kind == "gap":
         log.warning(
             "events of type %s were passed over for subscription %s, from event %d on: %s; %s",
-            one.event_type, one.subscription, one.event, _in_one_line(one.error), one.hint,
+            one.event_type, one.subscription, one.event, _in_one_line(one.error), one.hint, extra=said,
         )  # fmt: skip
         return
     log.warning(
         "event %d of type %s failed for subscription %s (%s, attempt %d): %s: %s; %s",
         one.event, one.event_type, one.subscription, one.kind, one.attempts, one.sqlstate, _in_one_line(one.error),
-        one.hint,
+        one.hint, extra=said,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from psycopg import errors
 from pgps_worker import calls
 from pgps_worker.agenda import Agenda, Outcome, Result, Turn
 from pgps_worker.connection import Connection, connect, in_one_line, is_alive
+from pgps_worker.logs import about
 from pgps_worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class Runner:
             result = await self._serve(connection, turn)
         except psycopg.Error as error:
             # The callback did not raise this error: run_subscriber turns errors of callbacks into a result.
-            log.warning("subscription %s: %s", turn.subscription, in_one_line(error))
+            text = in_one_line(error)
+            said = about(subscription=turn.subscription, sqlstate=error.sqlstate, error=text)
+            log.warning("subscription %s: %s", turn.subscription, text, extra=said)
             await connection.close()
         finally:
             log.debug("%s of %s: %s", self.name, turn, result)
@@ -101,7 +104,8 @@ class Runner:
                     events = await calls.run_subscriber(connection, turn.subscription, turn.limit)
             except TimeoutError:
                 await connection.close()
-                log.error("the callback of subscription %s cannot be ended; left alone", turn.subscription)
+                said = about(subscription=turn.subscription)
+                log.error("the callback of subscription %s cannot be ended; left alone", turn.subscription, extra=said)
                 return Result(Outcome.REFUSED)
             except psycopg.Error as error:
                 failed = self._failed(connection, turn, error, barked=watchdog.barked)
@@ -115,7 +119,8 @@ class Runner:
 
     def _failed(self, connection: Connection, turn: Turn, error: psycopg.Error, *, barked: bool) -> Result:
         text = in_one_line(error)
-        log.warning("subscription %s: %s", turn.subscription, text)
+        said = about(subscription=turn.subscription, sqlstate=error.sqlstate, error=text)
+        log.warning("subscription %s: %s", turn.subscription, text, extra=said)
         if barked or isinstance(error, errors.QueryCanceled):
             self.vitals.callbacks_stopped += 1
             limit = f"callback_timeout is {self.config.callback_timeout:g} s"
@@ -132,5 +137,6 @@ class Runner:
         if not filed:
             return Result(Outcome.NOTHING)
         self.vitals.events_filed += 1
-        log.warning("event %d of subscription %s is filed as failed", filed, turn.subscription)
+        said = about(subscription=turn.subscription, event_id=filed)
+        log.warning("event %d of subscription %s is filed as failed", filed, turn.subscription, extra=said)
         return Result(Outcome.FILED)

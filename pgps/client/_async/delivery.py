@@ -124,7 +124,7 @@ class AsyncDelivery:
             await runtime.call(registration.handler, occurrence)
         except Exception as error:  # the application's own
             registration.failed += 1
-            _log.warning("the handler of %s failed: %s", occurrence.event_name, type(error).__name__)
+            _note(occurrence, error)
 
     async def _pushed(self, notes: list[str]) -> AsyncIterator[AsyncOccurrence]:
         """Yield the occurrences that notes stand for; the tuples of a large one are fetched as they are walked."""
@@ -197,7 +197,7 @@ class AsyncDelivery:
             raise
         except Exception as error:  # the application's own
             registration.note_failure(occurrence.event_id, error)
-            _log.warning("the handler of %s failed: %s", registration.event_name, type(error).__name__)
+            _note(occurrence, error)
             if registration.error is None:
                 await runtime.sleep(registration.retry_in)
             return True
@@ -216,3 +216,15 @@ class AsyncDelivery:
             self.wake()
         except PgpsError as error:
             self._seat.end(error)
+
+
+def _note(occurrence: AsyncOccurrence, error: Exception) -> None:
+    """Log what a handler has raised, with its traceback; whoever collects logs may read the rest by name."""
+    _log.warning(
+        "the handler of %s failed with %s at event %d",
+        occurrence.event_name,
+        type(error).__name__,
+        occurrence.event_id,
+        exc_info=error,
+        extra={"event_type": occurrence.event_name, "event_id": occurrence.event_id},
+    )

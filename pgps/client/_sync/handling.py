@@ -113,6 +113,16 @@ class Handler(Generic[T]):
             runtime.call(self._handler, *([what] if connection is None else [what, connection]))
 
     def _put_back(self, events: list[Event[T]], error: Exception, connection: AnyConnection | None) -> None:
-        _log.warning("subscription %s: the handler failed with %s", self._receiver.name, type(error).__name__)
+        # Whoever collects logs may read these by name. What is in the events is only in what the handler has raised.
+        said = {"subscription": self._receiver.name, "event_id": events[0].event_id, "events": len(events)}
+        _log.warning(
+            "subscription %s: the handler failed with %s at event %d%s",
+            self._receiver.name,
+            type(error).__name__,
+            events[0].event_id,
+            f" and {len(events) - 1} more" if len(events) > 1 else "",
+            exc_info=error,
+            extra=said,
+        )
         told = f"{type(error).__name__}: {error}"
         self._receiver.nack(events, told, retry_in=self._how.retry_in, connection=connection)

@@ -154,7 +154,10 @@ begin
     perform pgps_internal.warn_of_password(args ->> 'name', args ->> 'conninfo');
     update pgps_internal.link l
     set conninfo = coalesce(args ->> 'conninfo', l.conninfo),
-        enabled = coalesce((args ->> 'enabled')::boolean, l.enabled)
+        enabled = coalesce((args ->> 'enabled')::boolean, l.enabled),
+        -- Whoever resumes a link that waits has mended something: the worker tries again at once.
+        state = case when (args ->> 'enabled')::boolean and l.state in ('waiting', 'blocked') then 'connecting'
+            else l.state end
     where l.name = pgps_internal.fold(args ->> 'name');
     if not found then
         perform pgps_internal.require_link(args ->> 'name');
@@ -170,8 +173,9 @@ begin atomic
         jsonb_build_object('name', alter_link.name, 'conninfo', alter_link.conninfo, 'enabled', alter_link.enabled));
 end;
 comment on function pgps.alter_link(text, text, boolean) is
-'Changes a link; null leaves a property as it is. conninfo: see pgps.create_link, also for passwords. Needs pgps_admin.
-Errors: 42704, 22023 no connection string of libpq, 42501.';
+'Changes a link; null leaves a property as it is. conninfo: see pgps.create_link, also for passwords. enabled: true
+has the worker try a link at once that waits for its next attempt, or is blocked. Needs pgps_admin. Errors: 42704, 22023
+no connection string of libpq, 42501.';
 
 create or replace function pgps_internal.do_drop_link(caller name, args jsonb) returns void
 language plpgsql

@@ -34,7 +34,7 @@ async def test_a_handler_is_called_as_soon_as_an_event_is_delivered(
 
 
 async def test_a_handler_that_raises_puts_its_event_back_and_the_others_go_on(
-    dsn: str, admin: psycopg.Connection, name: Name
+    dsn: str, admin: psycopg.Connection, name: Name, caplog: pytest.LogCaptureFixture
 ) -> None:
     kind = name()
     make_type(admin, kind)
@@ -52,6 +52,14 @@ async def test_a_handler_that_raises_puts_its_event_back_and_the_others_go_on(
             dispatch(admin)
             await until(lambda: len(seen) > 2)
     assert seen == [1, 3, 2]
+    # The log of the client tells where in the handler it was raised, and by fields of which event.
+    logged = [record for record in caplog.records if record.name == "pgps.client" and record.exc_info]
+    assert len(logged) == 2
+    assert 'raise ValueError("not yet")' in caplog.text
+    event = column(admin, f"select event_id from pgps_queue.{kind}_log where n = 2")[0]
+    assert {(record.__dict__["subscription"], record.__dict__["event_id"]) for record in logged} == {
+        (subscription.name, event)
+    }
 
 
 async def test_effects_of_a_transactional_handler_happen_once_and_those_of_a_failed_one_never(

@@ -13,6 +13,7 @@ from psycopg import errors
 from pgps_worker.calls import wash
 from pgps_worker.clients import calls
 from pgps_worker.connection import Connection, connect, in_one_line, notified
+from pgps_worker.logs import about
 from pgps_worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class Requests:
     ) -> None:
         """Reply for a request that ran out of time; one whose session ended otherwise is claimed again, and counted."""
         text = in_one_line(error)
-        log.warning("request %d of client %s: %s", claimed.request_id, claimed.client, text)
+        said = about(request_id=claimed.request_id, client=claimed.client, error=text)
+        log.warning("request %d of client %s: %s", claimed.request_id, claimed.client, text, extra=said)
         timed_out = barked or isinstance(error, errors.QueryCanceled | TimeoutError)
         await connection.close()
         if not timed_out:

@@ -39,11 +39,12 @@ _MOST_ITEMS = 1000
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """A link that this broker defined."""
+    """A link that this broker defined; `at_once`: somebody has resumed it, so it is not waited any longer."""
 
     name: str
     conninfo: str
     draining: bool = field(default=False, compare=False)
+    at_once: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Batch:
 async def serve_links(connection: Connection) -> list[LinkRow]:
     """Return the links this broker's workers are to serve."""
     found = await _value(connection, "select pgps.serve_links()")
-    return [LinkRow(row["name"], row["conninfo"], row["draining"]) for row in found]
+    return [LinkRow(row["name"], row["conninfo"], row["draining"], row["state"] == "connecting") for row in found]
 
 
 async def read_lags(connection: Connection) -> list[tuple[str, int, float, int, int]]:

@@ -15,6 +15,7 @@ from pgps_worker.connection import Connection, connect, in_one_line
 from pgps_worker.links import calls
 from pgps_worker.links.pump import Pump
 from pgps_worker.links.together import leave_if_cancelled, together
+from pgps_worker.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +94,9 @@ class Keeper:
             # A malformed connection string does not become right by itself either.
             is_blocked = getattr(error, "sqlstate", None) in _BLOCKED or isinstance(error, ConfigError)
             state = "blocked" if is_blocked else "waiting"
-            log.warning("link %s: %s; again in %.0f s", self.link.name, in_one_line(error), pause)
+            text = in_one_line(error)
+            said = about(link=self.link.name, state=state, error=text, hint=_hint(error))
+            log.warning("link %s: %s; again in %.0f s", self.link.name, text, pause, extra=said)
             await self._note(state, error)
             await self.stop.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -47,15 +47,20 @@ class Links:
             self.vitals.up(self.name)
             try:
                 while not self.stop.requested:
-                    await self._adjust(running, set(await calls.serve_links(connection)))
+                    links = await calls.serve_links(connection)
+                    for link in links:
+                        if link.at_once:
+                            await calls.note_link(connection, link.name, "defined")
+                    await self._adjust(running, links)
                     if self.config.health_port is not None:
                         await self._measure(connection)
                     await notified(connection, _POLL, stop=self.stop)
             finally:
                 await self._leave(list(running.values()))
 
-    async def _adjust(self, running: dict[calls.LinkRow, asyncio.Task[None]], wanted: set[calls.LinkRow]) -> None:
-        gone = [link for link, task in running.items() if link not in wanted or task.done()]
+    async def _adjust(self, running: dict[calls.LinkRow, asyncio.Task[None]], links: list[calls.LinkRow]) -> None:
+        wanted, at_once = set(links), {link for link in links if link.at_once}
+        gone = [link for link, task in running.items() if link not in wanted or link in at_once or task.done()]
         await self._leave([running.pop(link) for link in gone])
         for link in wanted - running.keys():
             keeper = Keeper(self.config, link, self.stop, self.vitals)
