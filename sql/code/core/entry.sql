@@ -71,7 +71,7 @@ comment on function pgps._call(text, jsonb) is
 
 create or replace function pgps.version() returns text
 language sql immutable parallel safe
-as $$ select '0.1.0' $$;
+as $$ select '0.2.0.dev0' $$;
 comment on function pgps.version() is 'Version of the pgps code in this database';
 
 grant execute on function pgps._call(text, jsonb), pgps.version() to public;
