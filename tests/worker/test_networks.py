@@ -118,6 +118,7 @@ def standby(own_cluster: EmbeddedCluster, embedded_home: Path) -> Iterator[Embed
         yield made
 
 
+@pytest.mark.timeout(300)
 def test_what_a_contact_point_holds_its_standby_takes_over(
     own_cluster: EmbeddedCluster, standby: EmbeddedCluster, own_database: str, workers: Workers
 ) -> None:
