@@ -16,7 +16,8 @@ comment on table pgps_internal.newcomer is
 comes';
 
 -- What subscriptions are to skip, written by who receives; the dispatcher adds it to them before it matches the events.
--- subscription_ids: null = all but those of links.
+-- subscription_ids: null = all but those of links. Type 0, no ids: for a newcomer, so that the dispatcher has one table
+-- to look into.
 create table pgps_internal.to_skip (
     skip_id bigint generated always as identity primary key,
     type_id integer not null,

@@ -318,3 +318,26 @@ def test_every_public_function_that_writes_is_in_a_story(brokers: Brokers) -> No
     )
     assert public - told - _OF_LINKS - _READ - _ALIKE == set(), "put them into a story"
     assert (_OF_LINKS | _READ | _ALIKE) - public == set()
+
+
+def test_a_lane_that_is_joining_a_new_event_type_holds_up_no_link(world: World, connect: Connect) -> None:
+    a, b = world.a, world.b
+    call(b.admin, "subscribe", "every", "t*", scope="global")
+    call(world.own, "subscribe", "wide", "t*", "n >= 0", scope="global")
+    settle([a, b], world.links)
+    for broker in (a, b):
+        make_type(broker.admin, "tz")
+    rows(b.admin, f"grant select on pgps_event.tz to {quoted(world.stranger)}")
+    # As a lane does, which then asks the filter: that may take as long as the filter likes.
+    lane = connect(dsn=b.dsn, autocommit=False)
+    rows(lane, "select from pgps_internal.lane for update")
+    assert rows(lane, "delete from pgps_internal.joining returning subscription_id")
+    settle([a, b], world.links)
+    publish(a.admin, "tz", 1)
+    settle([a, b], world.links)
+    assert ("a", 1) in received(b, "every")
+    lane.rollback()
+    settle([a, b], world.links)
+    publish(a.admin, "tz", 2)
+    settle([a, b], world.links)
+    assert [n for _, n in received(b, "wide")][-1:] == [2]

@@ -9,7 +9,7 @@ select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.sc
     coalesce(b.events, 0)::bigint as lag, coalesce(s.open, 0) as open, coalesce(s.keys, 0) as keys,
     coalesce(s.detected, 0) as detected, coalesce(s.late, 0) as late, coalesce(s.given_up, 0) as given_up,
     case when c.owner::text = c.owner::oid::text then 'its owner was dropped'
-        else coalesce(w.last_error, c.last_error) end as last_error,
+        else coalesce(w.last_error, c.last_error, f.error) end as last_error,
     c.attributes, c.time_basis, c.lateness, c.max_open, s.stepped_at, c.created_at,
     c.start, t.reliability, t.persistent, t.handler, (select bool_and(q.auditable) from pgps_internal.queue q
         where q.type_id = t.type_id) as auditable
@@ -28,6 +28,13 @@ cross join lateral (select sum(d.events) as events
     join pgps_internal.delivery d on d.class_id = m.class_id
         and d.batch_id > greatest(m.from_batch, coalesce(s.batch_id, c.after_batch))
     where l.composite_id = c.composite_id) b
+-- An event on which the predicate of a leaf raised is no event of that leaf; it is among the exceptions.
+left join lateral (select format('%s (in the predicate of event type "%s", event %s)', x.error, y.name, x.event_id)
+        as error
+    from pgps_internal.composite_leaf l join pgps_internal.failure x using (subscription_id)
+    join pgps_internal.event_type y on y.type_id = x.type_id
+    where l.composite_id = c.composite_id and x.step = 'filter' and x.state = 'failed'
+    order by x.failed_at desc, x.event_id desc limit 1) f on true
 where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.composite_events is
 'Composite events that the reader may subscribe to or administer. expression: its normal form; lag: events of its leaves

@@ -20,7 +20,10 @@ begin
     if (v_window.batch).batch_id is null then
         return -1;
     end if;
-    v_is_judged := pgps_internal.before_batch(v_last, v_window.parts);
+    -- Mostly the table is empty, too.
+    if pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
+        v_is_judged := pgps_internal.before_batch(v_last, v_window.parts);
+    end if;
     foreach v_part in array v_window.parts loop
         -- The span of the ids is known without reading the log, and is never less than the number of events.
         if upper(v_part.ranges) - lower(v_part.ranges) > cut_batch.max_events
@@ -124,23 +127,6 @@ comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part, bool
 'Takes the events of one type into a batch: cut, drop repeats, match. careful: something has failed, so the type''s
 relations are looked at first, and filters that fail are found';
 
-create or replace function pgps_internal.has_leftovers() returns boolean
-language plpgsql
-as $$
-begin
-    -- Tables that are mostly empty, which their size tells without a query.
-    if pg_relation_size('pgps_internal.broken_type'::regclass) > 0
-            or pg_relation_size('pgps_internal.unshared'::regclass) > 0 then
-        return true;
-    elsif pg_relation_size('pgps_internal.newcomer'::regclass) > 0 then
-        return exists (select from pgps_internal.newcomer);
-    end if;
-    return false;
-end
-$$;
-comment on function pgps_internal.has_leftovers() is
-'False when nothing was left to a later dispatch by others';
-
 create or replace function pgps.dispatch(max_events integer = null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
@@ -165,12 +151,14 @@ begin
         perform pgps_internal.require_read_committed();
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
-    -- Two questions in one statement, to save executor start-up.
+    -- Three questions in one statement, to save executor start-up.
     select coalesce(dispatch.max_events,
             (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events')),
-        exists (select from pgps_internal.class c where c.is_pending)
+        exists (select from pgps_internal.class c where c.is_pending) or exists (select from pgps_internal.newcomer)
     into v_cap, v_again;
-    if v_again or pgps_internal.has_leftovers() then
+    -- Tables that are mostly empty, which their size tells without a query.
+    if v_again or pg_relation_size('pgps_internal.broken_type'::regclass) > 0
+            or pg_relation_size('pgps_internal.unshared'::regclass) > 0 then
         perform pgps_internal.meet_newcomers(), pgps_internal.catch_up_all(), pgps_internal.share_late();
         v_total := pgps_internal.dispatch_mended(v_cap);
     end if;

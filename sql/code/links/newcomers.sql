@@ -14,6 +14,9 @@ begin
         insert into pgps_internal.newcomer (subscription_id, joined_batch)
         select a.subscription_id, coalesce((pgps_internal.last_batch()).batch_id, 0) from added a
             where a.scope = 'global';
+        -- The dispatcher looks into this table alone: while there is a newcomer it is not empty.
+        insert into pgps_internal.to_skip (type_id, ids, subscription_ids)
+        select 0, '{}', array[a.subscription_id] from added a where a.scope = 'global';
         insert into pgps_internal.unsettled default values;
         perform pg_notify('pgps_link', ''), pgps_internal.wake_dispatcher();
     end if;
@@ -167,12 +170,16 @@ begin
     where n.until is not null and n.from_batch is null;
     perform pgps_internal.show_newcomers();
     -- What was received by those who may not have seen it is in a batch, or was in another database.
-    delete from pgps_internal.newcomer n
-    where (n.until <= pg_snapshot_xmin(case when (judge_batch.last).upto is null then (judge_batch.last).snapshot
-                else (judge_batch.last).previous end)
-            or n.until > pg_snapshot_xmax(pg_current_snapshot()))
-        and not exists (select from pgps_internal.member m
-            where m.subscription_id = n.subscription_id and m.from_batch >= pgps_internal.hidden());
+    with over as (
+        delete from pgps_internal.newcomer n
+        where (n.until <= pg_snapshot_xmin(case when (judge_batch.last).upto is null then (judge_batch.last).snapshot
+                    else (judge_batch.last).previous end)
+                or n.until > pg_snapshot_xmax(pg_current_snapshot()))
+            and not exists (select from pgps_internal.member m
+                where m.subscription_id = n.subscription_id and m.from_batch >= pgps_internal.hidden())
+        returning n.subscription_id
+    )
+    delete from pgps_internal.to_skip k using over o where k.type_id = 0 and k.subscription_ids[1] = o.subscription_id;
     v_seen := array(select n.subscription_id from pgps_internal.newcomer n where n.until is not null);
     perform pgps_internal.judge(v_seen, judge_batch.parts) where v_seen <> '{}';
 end
@@ -186,23 +193,20 @@ language plpgsql
 as $$
 declare
     v_is_new boolean;
-    v_is_noted boolean;
 begin
-    -- Mostly these tables are empty, which their size tells without a query.
-    if pg_relation_size('pgps_internal.newcomer'::regclass) = 0
-            and pg_relation_size('pgps_internal.to_skip'::regclass) = 0 then
+    -- Mostly the table is empty, which its size tells without a query.
+    if pg_relation_size('pgps_internal.to_skip'::regclass) = 0 then
         return false;
     end if;
-    -- Or they have been emptied, and not vacuumed since.
-    select exists (select from pgps_internal.newcomer), exists (select from pgps_internal.to_skip)
-        into v_is_new, v_is_noted;
-    if v_is_new then
+    -- Or it has been emptied, and not vacuumed since.
+    v_is_new := (select bool_or(k.type_id = 0) from pgps_internal.to_skip k);
+    if v_is_new is null then
+        return false;
+    elsif v_is_new then
         perform pgps_internal.judge_batch(before_batch.last, before_batch.parts);
     end if;
-    if v_is_new or v_is_noted then
-        perform pgps_internal.apply_skips();
-    end if;
-    return v_is_new or v_is_noted;
+    perform pgps_internal.apply_skips();
+    return true;
 end
 $$;
 comment on function pgps_internal.before_batch(pgps_internal.batch, pgps_internal.part[]) is

@@ -49,7 +49,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_skips bigint[] := array(select k.skip_id from pgps_internal.to_skip k);
+    v_skips bigint[] := array(select k.skip_id from pgps_internal.to_skip k where k.type_id <> 0);
     v_members tid[];
     v_joining tid[];
 begin
@@ -95,7 +95,7 @@ as $$
 declare
     v_members tid[];
 begin
-    if not exists (select from pgps_internal.to_skip) then
+    if not exists (select from pgps_internal.to_skip k where k.type_id <> 0) then
         return;
     end if;
     -- Of members that the dispatcher could not have, because this lane was making them. The notes stay, for others.

@@ -141,13 +141,13 @@ begin
         perform pgps_internal.require_read_committed();
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
-    -- Three questions in one statement, to save executor start-up.
+    -- All questions in one statement, to save executor start-up.
     select coalesce(dispatch_batch.max_events, pgps_internal.most_at_once(s.value)),
-        exists (select from pgps_internal.class c where c.is_pending),
+        exists (select from pgps_internal.class c where c.is_pending) or exists (select from pgps_internal.newcomer),
         exists (select from pgps_internal.broken_type b where b.is_mended)
     into v_most, v_is_pending, v_is_mended
     from pgps_internal.setting s where s.name = 'max_batch_events';
-    if v_is_pending or pgps_internal.has_leftovers() then
+    if v_is_pending then
         perform pgps_internal.meet_newcomers(), pgps_internal.catch_up_all();
     end if;
     while v_events = 0 loop

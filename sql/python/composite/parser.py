@@ -270,6 +270,9 @@ class Parser:
         source = self.source()
         predicate = self.predicate() if self.peek().symbol("(") else ""
         alias = self.alias() if self.peek().kind in ("ident", "quoted") else ""
+        if alias and self.peek().symbol("("):
+            hint = f"A predicate stands before the alias: {print_name(token.value)} (…) {print_name(alias)}"
+            raise self.refuse(self.peek(), hint)
         return self.make(
             token,
             Expression("leaf", type=token.value, moment=moment, source=source, predicate=predicate, alias=alias),

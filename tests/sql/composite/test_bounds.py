@@ -193,3 +193,13 @@ def test_a_clock_ticks_though_a_step_came_before_its_first_tick(
     clock.set(now + timedelta(seconds=61))
     publish(broker)
     assert detected(broker, "tick") == {"e": 12, "a": 1, "c": 1}[expression[0]]
+
+
+def test_a_predicate_that_raises_is_told_and_suspends_nothing(broker: psycopg.Connection) -> None:
+    call(broker, "create_composite_event", "some", "a (10 / k > 1) x ; b")
+    rows(broker, "insert into pgps_event.a (k) values (0), (5)")
+    publish(broker, "b")
+    assert detected(broker, "some") == 1
+    ((_, _, none), (_, state, error)) = rows(broker, STATES)
+    assert (none, state) == (None, "active")
+    assert error.startswith('division by zero (in the predicate of event type "a", event ')

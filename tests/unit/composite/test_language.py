@@ -76,6 +76,7 @@ def test_the_hour_of_a_time_without_an_offset_is_that_of_the_zone() -> None:
         ("(a ; b", 1, "42601", "unclosed"),
         ("a)", 2, "42601", "unbalanced"),
         ("a x ; b x", 9, "42710", "alias x is given twice"),
+        ("a x (n > 1)", 5, "42601", r'"\("'),
         ("a or", 5, "42601", "at the end"),
         ("begin ; a", 1, "42601", '"begin"'),
         ("a repeat", 3, "42601", '"repeat"'),
@@ -118,6 +119,12 @@ def test_what_is_wrong_is_said_with_its_place_and_a_hint(
     assert caught.value.sqlstate == sqlstate
     assert caught.value.position == (position or caught.value.position)
     assert caught.value.hint
+
+
+def test_who_writes_a_predicate_behind_the_alias_is_told_where_it_belongs() -> None:
+    with pytest.raises(SqlTextError) as caught:
+        parse_expression('b ; "Rain" x (mm > 1) ; c')
+    assert caught.value.hint == 'A predicate stands before the alias: "Rain" (…) x'
 
 
 def test_an_unknown_time_zone_is_refused() -> None:
