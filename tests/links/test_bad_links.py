@@ -14,6 +14,7 @@ from pgps_worker.health import _metrics
 from pgps_worker.links import keeper
 from pgps_worker.links.pump import Size
 from tests.fix_broker import Rows, call, column, make_type, publish, refused, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect, wait_until
 from tests.links.horizon_stage import Scene
 from tests.links.rig import Broker, received
@@ -226,10 +227,11 @@ def test_a_neighbour_that_does_not_answer_what_it_has_of_an_origin_is_shown(brok
     with ExitStack() as stack:
         s = Scene(here, stack)
         s.ready()
+        clock = Clock(here.admin)
 
         def shown() -> list[tuple[str, str]]:
             """The link to c, two minutes later."""
-            rows(here.admin, "update pgps_internal.origin set asked_at = asked_at - interval '2 minutes'")
+            clock.advance("2 minutes")
             return rows(here.admin, "select state, last_error from pgps.links where neighbour = 'c'")
 
         assert shown() == [("up", "")]

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, meanwhile, refused, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 from tests.fix_spools import Member, Spool, pattern_call
 
@@ -185,18 +186,14 @@ def test_a_member_without_the_right_is_not_waited_for_and_may_leave(
 
 
 def test_a_message_that_is_too_old_is_delivered_to_nobody_though_nothing_has_discarded_it(
-    admin: psycopg.Connection, name: Name, connect: Connect
+    admin: psycopg.Connection, name: Name, connect: Connect, clock: Clock
 ) -> None:
     made, client = name("spool"), name("client")
     call(admin, "create_spool", made, retention="1 hour")
     spool = Spool(admin, made)
-    spool.spool(1, 2)
-    rows(
-        admin,
-        "update pgps_internal.spool_message m set spooled_at = spooled_at - interval '2 hours'"
-        " from pgps_internal.spool s where s.spool_id = m.spool_id and s.name = %s and m.seqn = 1",
-        [made],
-    )
+    spool.spool(1)
+    clock.advance("2 hours")
+    spool.spool(2)
     member = Member(connect(), spool, client, replay=True)
     assert seen(member) == [(0, False), (2, False)]
     rows(admin, "delete from pgps_internal.client where name = %s", [client])
