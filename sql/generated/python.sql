@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '7823566f429d3f5b', $python$
+('attribute_list', 'b3fee0153a61e698', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '7823566f429d3f5b', $python$
+('callback_text', 'b3fee0153a61e698', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '7823566f429d3f5b', $python$
+('calling', 'b3fee0153a61e698', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,220 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.coupled', '7823566f429d3f5b', $python$
+('composite.absence', 'b3fee0153a61e698', $python$
+"""The operator `not`: E1 then E3 with no E2 between."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from composite.graph import Node
+from composite.keystate import KeyState
+from composite.pairing import Inputs, before, pair
+from composite.points import END, SERIAL, START, Occurrence, shares
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+
+def run_not(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair E1 and E3 with no whole E2 between; inputs are terminators, then E2, then initiators."""
+    state.expire(node, 0, step.floor)
+    order = (1, 2, 0)
+    for role, found in sorted(inputs, key=lambda item: (order[item[0]], item[1][SERIAL])):
+        if role == 1:
+            step.initiate(state, node, found)
+        elif role == 0:
+            forbid(step, state, node, found)
+        else:
+            pair(step, state, node, undisturbed(step, state, node, found), found)
+    if not state.opened(node):
+        state.close(node, 1, list(state.opened(node, 1)))
+
+
+def forbid(step: "Step", state: KeyState, node: Node, found: Occurrence) -> None:
+    """Close the windows in which an E2 lies; keep it where an E3 may have begun before it."""
+    if node.children[2].point:
+        state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+    elif state.opened(node):
+        step.keep(state, node, 1, found)
+
+
+def disturbs(node: Node, found: Occurrence, window: Occurrence) -> bool:
+    """Tell whether an E2 lies behind the end of a window's beginning and is no part of it."""
+    return bool(window[END] <= found[START]) and not (node.mixed and shares(found, window))
+
+
+def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the initiators between whose end and the beginning of a terminator no whole E2 lies."""
+    between = [
+        one for one in state.opened(node, 1) if one[END] <= last[START] and not (node.mixed and shares(one, last))
+    ]
+    for first in before(step, state, node, last):
+        if not any(disturbs(node, one, first) for one in between):
+            yield first
+$python$),
+('composite.contexts', 'b3fee0153a61e698', $python$
+"""What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
+
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+from composite.graph import Node
+from composite.keystate import KeyState
+from composite.points import END, SERIAL, START, Occurrence, shares, span
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+
+def fitting(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence) -> list[list[Occurrence]]:
+    """Return for each operand the open occurrences that may meet another one; none for its own operand."""
+    floor, check = step.floor, node.op == "and"
+    return [
+        []
+        if slot == role
+        else [
+            one
+            for one in state.opened(node, slot)
+            if one[START] >= floor and not (node.mixed and shares(one, found)) and not (check and inside(one, found))
+        ]
+        for slot in range(node.slots)
+    ]
+
+
+def inside(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether one interval lies in the other, so that none is first at both ends."""
+    return bool(
+        (one[START] < other[START] and other[END] < one[END]) or (other[START] < one[START] and one[END] < other[END])
+    )
+
+
+def meet(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, others: list[tuple[int, Occurrence]]
+) -> bool:
+    """Offer an occurrence with one of each of several other operands."""
+    step.spend()
+    groups: list[tuple[Occurrence, ...]] = [()] * node.slots
+    groups[role] = (found,)
+    start, end = found[START], found[END]
+    for i, (slot, one) in enumerate(others):
+        if node.mixed and any(shares(one, another) for _, another in others[:i]):
+            return False
+        groups[slot] = (one,)
+        start, end = min(start, one[START]), max(end, one[END])
+    return step.offer(state, node, tuple(groups), start, end)
+
+
+def meet_all(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer every combination."""
+    open_in = fitting(step, state, node, role, found)
+    slots = [slot for slot, opened in enumerate(open_in) if opened]
+    for chosen in combinations(slots, wanted - 1):
+        for others in product(*(open_in[slot] for slot in chosen)):
+            meet(step, state, node, role, found, list(zip(chosen, others)))
+    return False
+
+
+def meet_in_order(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int, *, newest: bool
+) -> list[tuple[int, Occurrence]]:
+    """Offer the first combination, by age or by youth, that is one; return the others in it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return []
+    if not (node.tests or node.mixed or step.within):
+        open_in = [opened[:1] for opened in open_in]
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: item[:2], reverse=newest,
+    )  # fmt: skip
+    for chosen in combinations(members, wanted - 1):
+        step.spend()
+        if len({slot for _, slot, _ in chosen}) == wanted - 1:
+            others = [(slot, one) for _, slot, one in chosen]
+            if meet(step, state, node, role, found, others):
+                return others or [(role, found)]
+    return []
+
+
+def meet_newest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the latest of the others; they stay open."""
+    return bool(meet_in_order(step, state, node, role, found, wanted, newest=True))
+
+
+def meet_oldest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the oldest of the others and close them."""
+    others = meet_in_order(step, state, node, role, found, wanted, newest=False)
+    for slot, one in others:
+        if one is not found:
+            state.close(node, slot, [one])
+    return bool(others)
+
+
+def meet_each(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer for each open initiator what has come since, and close the initiators that this completes."""
+    if wanted == 1:
+        return meet(step, state, node, role, found, [])
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened), key=lambda item: item[:2]
+    )
+    used: list[tuple[int, Occurrence]] = []
+    for i, (_, slot, first) in enumerate(members):
+        others = {slot: first}
+        for _, later, one in members[i + 1 :] if wanted > 2 else ():
+            if len(others) < wanted - 1 and not (node.mixed and any(shares(one, other) for other in others.values())):
+                others.setdefault(later, one)
+        if len(others) < wanted - 1:
+            if node.mixed:
+                continue
+            break  # a later one has no more behind it
+        if meet(step, state, node, role, found, list(others.items())):
+            used.append((slot, first))
+    for slot in range(node.slots):
+        state.close(node, slot, [one for where, one in used if where == slot])
+    return bool(used)
+
+
+def meet_together(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer all that is open in one, and close it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    open_in[role] = [*(one for one in state.opened(node, role) if one[START] >= step.floor), found]
+    if node.mixed:
+        open_in = apart(open_in, found)
+        if sum(1 for opened in open_in if opened) < wanted:
+            return False
+    groups = [tuple(opened) for opened in open_in]
+    step.spend(sum(map(len, groups)) >> 3)
+    if not step.offer(state, node, tuple(groups), *span(groups)):
+        return False
+    for slot, group in enumerate(groups):
+        state.close(node, slot, [one for one in group if one is not found])
+    return True
+
+
+def apart(open_in: list[list[Occurrence]], found: Occurrence) -> list[list[Occurrence]]:
+    """Leave out what shares an event with an older occurrence of another operand, or with the last to come."""
+    kept: list[list[Occurrence]] = [[] for _ in open_in]
+    for one, slot in sorted(
+        ((one, slot) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: (item[0] is not found, item[0][SERIAL], item[1]),
+    ):
+        if not any(shares(one, other) for where, group in enumerate(kept) if where != slot for other in group):
+            kept[slot].append(one)
+    return [sorted(group, key=lambda one: one[SERIAL]) for group in kept]
+
+
+MEETINGS = {
+    "unrestricted": meet_all, "recent": meet_newest, "chronicle": meet_oldest,
+    "continuous": meet_each, "cumulative": meet_together,
+}  # fmt: skip
+$python$),
+('composite.coupled', 'b3fee0153a61e698', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -567,7 +780,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '7823566f429d3f5b', $python$
+('composite.definition', 'b3fee0153a61e698', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -802,7 +1015,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '7823566f429d3f5b', $python$
+('composite.described', 'b3fee0153a61e698', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -939,7 +1152,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '7823566f429d3f5b', $python$
+('composite.detector', 'b3fee0153a61e698', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -956,10 +1169,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, Optional, Union
 
+from composite.event_time import Late, Ordering
 from composite.graph import Graph, Node
 from composite.keystate import KeyState
 from composite.matching import Matcher
-from composite.ordering import Late, Ordering
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
 from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
 from composite.sequence import Moment, Pair, as_found, moments_of, pair_up, sequence_of
@@ -1335,7 +1548,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '7823566f429d3f5b', $python$
+('composite.entry', 'b3fee0153a61e698', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1353,7 +1566,111 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.gathering', '7823566f429d3f5b', $python$
+('composite.event_time', 'b3fee0153a61e698', $python$
+"""The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Optional, Union
+
+from composite.points import BEFORE, Event, Idle, point_of
+
+Source = tuple[Optional[str], str]  # origin and event type
+
+
+class Late(NamedTuple):
+    """Hold an event that came too late, and why it could not be taken."""
+
+    event: Event
+    reason: str
+
+
+class Ordering:
+    """Say where each event of a stream belongs, and how far the history is complete.
+
+    frontier: all before it has come. sources: the latest time of each; idle: when one had been silent for too long.
+    """
+
+    def __init__(self, time_basis: str, lateness: int) -> None:
+        self.time_basis = time_basis
+        self.lateness = lateness
+        self.frontier: Optional[int] = None
+        self.sources: dict[Source, int] = {}
+        self.idle: dict[Source, int] = {}
+
+    def take(self, batch: Iterable[Union[Event, Idle]]) -> tuple[list[tuple[int, Event]], list[Late]]:
+        """Return the events with their points, in the order in which they came, and those that are too late."""
+        if self.time_basis == "arrival":
+            return self.take_arrivals(batch), []
+        placed: list[tuple[int, Event]] = []
+        late: list[Late] = []
+        for item in batch:
+            if isinstance(item, Idle):
+                self.idle[item.origin, item.type] = item.time
+                self.sources.setdefault((item.origin, item.type), item.time)
+                self.advance()
+            elif item.time is None:
+                late.append(Late(item, "its time is null"))
+            elif self.frontier is not None and item.time < self.frontier:
+                late.append(Late(item, "the watermark had passed its time"))
+            else:
+                source = (item.origin, item.type)
+                self.idle.pop(source, None)
+                self.sources[source] = max(self.sources.get(source, item.time), item.time)
+                placed.append((point_of(item.time, item.position), item))
+                self.advance()
+        return placed, late
+
+    def take_arrivals(self, batch: Iterable[Union[Event, Idle]]) -> list[tuple[int, Event]]:
+        """Return events with points along which time never goes back."""
+        placed: list[tuple[int, Event]] = []
+        clock = self.frontier
+        for item in batch:
+            if isinstance(item, Idle):
+                continue
+            time = item.time
+            if time is None:
+                raise ValueError(f"event {item.position} has no time")
+            if clock is None or time > clock:
+                clock = time
+            placed.append((point_of(clock, item.position), item))
+        self.frontier = clock
+        return placed
+
+    def advance(self) -> None:
+        """Move the frontier to the least time of the sources that are not idle, less the lateness."""
+        active = [time for source, time in self.sources.items() if source not in self.idle]
+        reached = min(active) if active else max(self.idle.values())
+        self.reach(reached - self.lateness)
+
+    def reach(self, frontier: int) -> None:
+        """Move the frontier on; it never goes back."""
+        if self.frontier is None or frontier > self.frontier:
+            self.frontier = frontier
+
+    def held_back(self, point: int) -> bool:
+        """Tell whether something may still come before a point.
+
+        With a lateness an event of the frontier's own time may still come; without one ties stand as they came.
+        """
+        if self.frontier is None:
+            return True
+        return point >= point_of(self.frontier + (self.lateness == 0), 0, BEFORE)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state as JSON."""
+        return {
+            "frontier": self.frontier,
+            "sources": [[*source, time] for source, time in self.sources.items()],
+            "idle": [[*source, time] for source, time in self.idle.items()],
+        }
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        """Take over a state."""
+        self.frontier = dumped["frontier"]
+        self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
+        self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
+$python$),
+('composite.gathering', 'b3fee0153a61e698', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1611,7 +1928,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '7823566f429d3f5b', $python$
+('composite.graph', 'b3fee0153a61e698', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -1838,7 +2155,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '7823566f429d3f5b', $python$
+('composite.keys', 'b3fee0153a61e698', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -1914,7 +2231,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '7823566f429d3f5b', $python$
+('composite.keystate', 'b3fee0153a61e698', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2057,7 +2374,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '7823566f429d3f5b', $python$
+('composite.limits', 'b3fee0153a61e698', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2096,7 +2413,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '7823566f429d3f5b', $python$
+('composite.matching', 'b3fee0153a61e698', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2166,7 +2483,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '7823566f429d3f5b', $python$
+('composite.memo', 'b3fee0153a61e698', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2237,7 +2554,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '7823566f429d3f5b', $python$
+('composite.occurrences', 'b3fee0153a61e698', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2326,117 +2643,13 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.ordering', '7823566f429d3f5b', $python$
-"""The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
-
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional, Union
-
-from composite.points import BEFORE, Event, Idle, point_of
-
-Source = tuple[Optional[str], str]  # origin and event type
-
-
-class Late(NamedTuple):
-    """Hold an event that came too late, and why it could not be taken."""
-
-    event: Event
-    reason: str
-
-
-class Ordering:
-    """Say where each event of a stream belongs, and how far the history is complete.
-
-    frontier: all before it has come. sources: the latest time of each; idle: when one had been silent for too long.
-    """
-
-    def __init__(self, time_basis: str, lateness: int) -> None:
-        self.time_basis = time_basis
-        self.lateness = lateness
-        self.frontier: Optional[int] = None
-        self.sources: dict[Source, int] = {}
-        self.idle: dict[Source, int] = {}
-
-    def take(self, batch: Iterable[Union[Event, Idle]]) -> tuple[list[tuple[int, Event]], list[Late]]:
-        """Return the events with their points, in the order in which they came, and those that are too late."""
-        if self.time_basis == "arrival":
-            return self.take_arrivals(batch), []
-        placed: list[tuple[int, Event]] = []
-        late: list[Late] = []
-        for item in batch:
-            if isinstance(item, Idle):
-                self.idle[item.origin, item.type] = item.time
-                self.sources.setdefault((item.origin, item.type), item.time)
-                self.advance()
-            elif item.time is None:
-                late.append(Late(item, "its time is null"))
-            elif self.frontier is not None and item.time < self.frontier:
-                late.append(Late(item, "the watermark had passed its time"))
-            else:
-                source = (item.origin, item.type)
-                self.idle.pop(source, None)
-                self.sources[source] = max(self.sources.get(source, item.time), item.time)
-                placed.append((point_of(item.time, item.position), item))
-                self.advance()
-        return placed, late
-
-    def take_arrivals(self, batch: Iterable[Union[Event, Idle]]) -> list[tuple[int, Event]]:
-        """Return events with points along which time never goes back."""
-        placed: list[tuple[int, Event]] = []
-        clock = self.frontier
-        for item in batch:
-            if isinstance(item, Idle):
-                continue
-            time = item.time
-            if time is None:
-                raise ValueError(f"event {item.position} has no time")
-            if clock is None or time > clock:
-                clock = time
-            placed.append((point_of(clock, item.position), item))
-        self.frontier = clock
-        return placed
-
-    def advance(self) -> None:
-        """Move the frontier to the least time of the sources that are not idle, less the lateness."""
-        active = [time for source, time in self.sources.items() if source not in self.idle]
-        reached = min(active) if active else max(self.idle.values())
-        self.reach(reached - self.lateness)
-
-    def reach(self, frontier: int) -> None:
-        """Move the frontier on; it never goes back."""
-        if self.frontier is None or frontier > self.frontier:
-            self.frontier = frontier
-
-    def held_back(self, point: int) -> bool:
-        """Tell whether something may still come before a point.
-
-        With a lateness an event of the frontier's own time may still come; without one ties stand as they came.
-        """
-        if self.frontier is None:
-            return True
-        return point >= point_of(self.frontier + (self.lateness == 0), 0, BEFORE)
-
-    def dump(self) -> dict[str, Any]:
-        """Return the state as JSON."""
-        return {
-            "frontier": self.frontier,
-            "sources": [[*source, time] for source, time in self.sources.items()],
-            "idle": [[*source, time] for source, time in self.idle.items()],
-        }
-
-    def load(self, dumped: dict[str, Any]) -> None:
-        """Take over a state."""
-        self.frontier = dumped["frontier"]
-        self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
-        self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
-$python$),
-('composite.pairing', '7823566f429d3f5b', $python$
-"""Operators that take occurrences together: or, and, any, `;`, not."""
+('composite.pairing', 'b3fee0153a61e698', $python$
+"""Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
-from itertools import combinations, product
 from typing import TYPE_CHECKING
 
+from composite.contexts import MEETINGS
 from composite.graph import Node
 from composite.keystate import KeyState
 from composite.points import END, SERIAL, START, Groups, Occurrence, identities, shares, span
@@ -2501,44 +2714,6 @@ def joined(node: Node, first: tuple[Occurrence, ...], last: tuple[Occurrence, ..
     return (first, last) if node.op == "seq" else ((), first, last)
 
 
-def run_not(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
-    """Pair E1 and E3 with no whole E2 between; inputs are terminators, then E2, then initiators."""
-    state.expire(node, 0, step.floor)
-    order = (1, 2, 0)
-    for role, found in sorted(inputs, key=lambda item: (order[item[0]], item[1][SERIAL])):
-        if role == 1:
-            step.initiate(state, node, found)
-        elif role == 0:
-            forbid(step, state, node, found)
-        else:
-            pair(step, state, node, undisturbed(step, state, node, found), found)
-    if not state.opened(node):
-        state.close(node, 1, list(state.opened(node, 1)))
-
-
-def forbid(step: "Step", state: KeyState, node: Node, found: Occurrence) -> None:
-    """Close the windows in which an E2 lies; keep it where an E3 may have begun before it."""
-    if node.children[2].point:
-        state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
-    elif state.opened(node):
-        step.keep(state, node, 1, found)
-
-
-def disturbs(node: Node, found: Occurrence, window: Occurrence) -> bool:
-    """Tell whether an E2 lies behind the end of a window's beginning and is no part of it."""
-    return bool(window[END] <= found[START]) and not (node.mixed and shares(found, window))
-
-
-def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
-    """Return the initiators between whose end and the beginning of a terminator no whole E2 lies."""
-    between = [
-        one for one in state.opened(node, 1) if one[END] <= last[START] and not (node.mixed and shares(one, last))
-    ]
-    for first in before(step, state, node, last):
-        if not any(disturbs(node, one, first) for one in between):
-            yield first
-
-
 def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
     """Take together occurrences of as many different operands as are asked for; `and` asks for both of two."""
     wanted = node.amount if node.op == "any" else 2
@@ -2551,156 +2726,8 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         used = MEETINGS[step.context](step, state, node, role, found, wanted)
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
-
-
-def fitting(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence) -> list[list[Occurrence]]:
-    """Return for each operand the open occurrences that may meet another one; none for its own operand."""
-    floor, check = step.floor, node.op == "and"
-    return [
-        []
-        if slot == role
-        else [
-            one
-            for one in state.opened(node, slot)
-            if one[START] >= floor and not (node.mixed and shares(one, found)) and not (check and inside(one, found))
-        ]
-        for slot in range(node.slots)
-    ]
-
-
-def inside(one: Occurrence, other: Occurrence) -> bool:
-    """Tell whether one interval lies in the other, so that none is first at both ends."""
-    return bool(
-        (one[START] < other[START] and other[END] < one[END]) or (other[START] < one[START] and one[END] < other[END])
-    )
-
-
-def meet(
-    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, others: list[tuple[int, Occurrence]]
-) -> bool:
-    """Offer an occurrence with one of each of several other operands."""
-    step.spend()
-    groups: list[tuple[Occurrence, ...]] = [()] * node.slots
-    groups[role] = (found,)
-    start, end = found[START], found[END]
-    for i, (slot, one) in enumerate(others):
-        if node.mixed and any(shares(one, another) for _, another in others[:i]):
-            return False
-        groups[slot] = (one,)
-        start, end = min(start, one[START]), max(end, one[END])
-    return step.offer(state, node, tuple(groups), start, end)
-
-
-def meet_all(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
-    """Offer every combination."""
-    open_in = fitting(step, state, node, role, found)
-    slots = [slot for slot, opened in enumerate(open_in) if opened]
-    for chosen in combinations(slots, wanted - 1):
-        for others in product(*(open_in[slot] for slot in chosen)):
-            meet(step, state, node, role, found, list(zip(chosen, others)))
-    return False
-
-
-def meet_in_order(
-    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int, *, newest: bool
-) -> list[tuple[int, Occurrence]]:
-    """Offer the first combination, by age or by youth, that is one; return the others in it."""
-    open_in = fitting(step, state, node, role, found)
-    if sum(1 for opened in open_in if opened) < wanted - 1:
-        return []
-    if not (node.tests or node.mixed or step.within):
-        open_in = [opened[:1] for opened in open_in]
-    members = sorted(
-        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened),
-        key=lambda item: item[:2], reverse=newest,
-    )  # fmt: skip
-    for chosen in combinations(members, wanted - 1):
-        step.spend()
-        if len({slot for _, slot, _ in chosen}) == wanted - 1:
-            others = [(slot, one) for _, slot, one in chosen]
-            if meet(step, state, node, role, found, others):
-                return others or [(role, found)]
-    return []
-
-
-def meet_newest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
-    """Offer the latest of the others; they stay open."""
-    return bool(meet_in_order(step, state, node, role, found, wanted, newest=True))
-
-
-def meet_oldest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
-    """Offer the oldest of the others and close them."""
-    others = meet_in_order(step, state, node, role, found, wanted, newest=False)
-    for slot, one in others:
-        if one is not found:
-            state.close(node, slot, [one])
-    return bool(others)
-
-
-def meet_each(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
-    """Offer for each open initiator what has come since, and close the initiators that this completes."""
-    if wanted == 1:
-        return meet(step, state, node, role, found, [])
-    open_in = fitting(step, state, node, role, found)
-    if sum(1 for opened in open_in if opened) < wanted - 1:
-        return False
-    members = sorted(
-        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened), key=lambda item: item[:2]
-    )
-    used: list[tuple[int, Occurrence]] = []
-    for i, (_, slot, first) in enumerate(members):
-        others = {slot: first}
-        for _, later, one in members[i + 1 :] if wanted > 2 else ():
-            if len(others) < wanted - 1 and not (node.mixed and any(shares(one, other) for other in others.values())):
-                others.setdefault(later, one)
-        if len(others) < wanted - 1:
-            if node.mixed:
-                continue
-            break  # a later one has no more behind it
-        if meet(step, state, node, role, found, list(others.items())):
-            used.append((slot, first))
-    for slot in range(node.slots):
-        state.close(node, slot, [one for where, one in used if where == slot])
-    return bool(used)
-
-
-def meet_together(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
-    """Offer all that is open in one, and close it."""
-    open_in = fitting(step, state, node, role, found)
-    if sum(1 for opened in open_in if opened) < wanted - 1:
-        return False
-    open_in[role] = [*(one for one in state.opened(node, role) if one[START] >= step.floor), found]
-    if node.mixed:
-        open_in = apart(open_in, found)
-        if sum(1 for opened in open_in if opened) < wanted:
-            return False
-    groups = [tuple(opened) for opened in open_in]
-    step.spend(sum(map(len, groups)) >> 3)
-    if not step.offer(state, node, tuple(groups), *span(groups)):
-        return False
-    for slot, group in enumerate(groups):
-        state.close(node, slot, [one for one in group if one is not found])
-    return True
-
-
-def apart(open_in: list[list[Occurrence]], found: Occurrence) -> list[list[Occurrence]]:
-    """Leave out what shares an event with an older occurrence of another operand, or with the last to come."""
-    kept: list[list[Occurrence]] = [[] for _ in open_in]
-    for one, slot in sorted(
-        ((one, slot) for slot, opened in enumerate(open_in) for one in opened),
-        key=lambda item: (item[0] is not found, item[0][SERIAL], item[1]),
-    ):
-        if not any(shares(one, other) for where, group in enumerate(kept) if where != slot for other in group):
-            kept[slot].append(one)
-    return [sorted(group, key=lambda one: one[SERIAL]) for group in kept]
-
-
-MEETINGS = {
-    "unrestricted": meet_all, "recent": meet_newest, "chronicle": meet_oldest,
-    "continuous": meet_each, "cumulative": meet_together,
-}  # fmt: skip
 $python$),
-('composite.parser', '7823566f429d3f5b', $python$
+('composite.parser', 'b3fee0153a61e698', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3038,7 +3065,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '7823566f429d3f5b', $python$
+('composite.parts', 'b3fee0153a61e698', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3182,7 +3209,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '7823566f429d3f5b', $python$
+('composite.points', 'b3fee0153a61e698', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3306,7 +3333,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '7823566f429d3f5b', $python$
+('composite.queries', 'b3fee0153a61e698', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3528,7 +3555,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '7823566f429d3f5b', $python$
+('composite.rows', 'b3fee0153a61e698', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3617,7 +3644,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '7823566f429d3f5b', $python$
+('composite.sequence', 'b3fee0153a61e698', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3729,7 +3756,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '7823566f429d3f5b', $python$
+('composite.server', 'b3fee0153a61e698', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3743,12 +3770,12 @@ from typing import Any, Optional
 
 from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
+from composite.event_time import Ordering
 from composite.gathering import Gathered, as_events, gather, part_events
 from composite.keys import EVERYTHING, read_ranges
 from composite.limits import MADE, TooMuch, combinations_allowed, measured
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
-from composite.ordering import Ordering
 from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
 from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Statement
 from composite.rows import HELD, KeyRow, Row
@@ -4034,17 +4061,18 @@ def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, 
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
     return queries.publish(subject.job, [*times, starts, ends, parts], bound)
 $python$),
-('composite.stepping', '7823566f429d3f5b', $python$
+('composite.stepping', 'b3fee0153a61e698', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Optional
 
+from composite.absence import run_not
 from composite.graph import Graph, Node, Test
 from composite.keystate import KeyState
 from composite.limits import TooMuch
-from composite.pairing import Inputs, run_any, run_not, run_or, run_seq
+from composite.pairing import Inputs, run_any, run_or, run_seq
 from composite.points import END, GROUPS, NODE, PAYLOAD, START, TIME_BITS, Groups, Occurrence, tick_point
 from composite.times import next_tick
 from composite.windows import fire, run_aperiodic, run_delayed, run_periodic, run_repeat
@@ -4280,7 +4308,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '7823566f429d3f5b', $python$
+('composite.storing', 'b3fee0153a61e698', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4360,7 +4388,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '7823566f429d3f5b', $python$
+('composite.subjects', 'b3fee0153a61e698', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 from collections.abc import Iterable
@@ -4532,7 +4560,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
     return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
 $python$),
-('composite.syntax', '7823566f429d3f5b', $python$
+('composite.syntax', 'b3fee0153a61e698', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4637,7 +4665,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '7823566f429d3f5b', $python$
+('composite.takeover', 'b3fee0153a61e698', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4720,7 +4748,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '7823566f429d3f5b', $python$
+('composite.texts', 'b3fee0153a61e698', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4923,7 +4951,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '7823566f429d3f5b', $python$
+('composite.times', 'b3fee0153a61e698', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5125,7 +5153,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '7823566f429d3f5b', $python$
+('composite.told', 'b3fee0153a61e698', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5200,7 +5228,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '7823566f429d3f5b', $python$
+('composite.trial', 'b3fee0153a61e698', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5415,14 +5443,15 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '7823566f429d3f5b', $python$
+('composite.windows', 'b3fee0153a61e698', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
 
+from composite.absence import disturbs
 from composite.graph import Node
 from composite.keystate import KeyState
-from composite.pairing import Inputs, before, disturbs
+from composite.pairing import Inputs, before
 from composite.points import END, SERIAL, START, Groups, Occurrence, shares, span, tick_point, time_of
 
 if TYPE_CHECKING:
@@ -5619,7 +5648,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '7823566f429d3f5b', $python$
+('composite.wire', 'b3fee0153a61e698', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5690,7 +5719,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '7823566f429d3f5b', $python$
+('filter_literals', 'b3fee0153a61e698', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5776,7 +5805,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '7823566f429d3f5b', $python$
+('filter_names', 'b3fee0153a61e698', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5890,7 +5919,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '7823566f429d3f5b', $python$
+('filter_text', 'b3fee0153a61e698', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6157,7 +6186,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '7823566f429d3f5b', $python$
+('in_select', 'b3fee0153a61e698', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6257,7 +6286,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '7823566f429d3f5b', $python$
+('keywords', 'b3fee0153a61e698', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6329,7 +6358,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '7823566f429d3f5b', $python$
+('lexer', 'b3fee0153a61e698', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6675,7 +6704,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '7823566f429d3f5b', $python$
+('safe_filter', 'b3fee0153a61e698', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -6976,7 +7005,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '7823566f429d3f5b', $python$
+('statement_composite', 'b3fee0153a61e698', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7071,7 +7100,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '7823566f429d3f5b', $python$
+('statement_reader', 'b3fee0153a61e698', $python$
 """Read a statement word by word."""
 
 import re
@@ -7289,7 +7318,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '7823566f429d3f5b', $python$
+('statement_text', 'b3fee0153a61e698', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7567,7 +7596,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '7823566f429d3f5b', $python$
+('token_lists', 'b3fee0153a61e698', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7801,7 +7830,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '7823566f429d3f5b', $python$
+('whole_row', 'b3fee0153a61e698', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7900,7 +7929,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "7823566f429d3f5b"
+digest = "b3fee0153a61e698"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8007,7 +8036,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "7823566f429d3f5b"
+digest = "b3fee0153a61e698"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8107,7 +8136,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "7823566f429d3f5b"
+digest = "b3fee0153a61e698"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8197,7 +8226,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "7823566f429d3f5b"
+digest = "b3fee0153a61e698"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8289,7 +8318,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "7823566f429d3f5b"
+digest = "b3fee0153a61e698"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8301,14 +8330,16 @@ names = [
     "composite.parser",
     "composite.texts",
     "composite.definition",
-    "composite.graph",
     "composite.points",
+    "composite.event_time",
+    "composite.graph",
     "composite.keystate",
     "composite.matching",
-    "composite.ordering",
     "composite.rows",
-    "composite.limits",
+    "composite.contexts",
     "composite.pairing",
+    "composite.absence",
+    "composite.limits",
     "composite.windows",
     "composite.stepping",
     "composite.sequence",
@@ -8404,7 +8435,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "7823566f429d3f5b"
+digest = "b3fee0153a61e698"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8416,14 +8447,16 @@ names = [
     "composite.parser",
     "composite.texts",
     "composite.definition",
-    "composite.graph",
     "composite.points",
+    "composite.event_time",
+    "composite.graph",
     "composite.keystate",
     "composite.matching",
-    "composite.ordering",
     "composite.rows",
-    "composite.limits",
+    "composite.contexts",
     "composite.pairing",
+    "composite.absence",
+    "composite.limits",
     "composite.windows",
     "composite.stepping",
     "composite.sequence",
@@ -8494,7 +8527,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "7823566f429d3f5b"
+digest = "b3fee0153a61e698"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8506,14 +8539,16 @@ names = [
     "composite.parser",
     "composite.texts",
     "composite.definition",
-    "composite.graph",
     "composite.points",
+    "composite.event_time",
+    "composite.graph",
     "composite.keystate",
     "composite.matching",
-    "composite.ordering",
     "composite.rows",
-    "composite.limits",
+    "composite.contexts",
     "composite.pairing",
+    "composite.absence",
+    "composite.limits",
     "composite.windows",
     "composite.stepping",
     "composite.sequence",

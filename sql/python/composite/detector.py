@@ -14,10 +14,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, Optional, Union
 
+from composite.event_time import Late, Ordering
 from composite.graph import Graph, Node
 from composite.keystate import KeyState
 from composite.matching import Matcher
-from composite.ordering import Late, Ordering
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
 from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
 from composite.sequence import Moment, Pair, as_found, moments_of, pair_up, sequence_of

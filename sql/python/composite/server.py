@@ -11,12 +11,12 @@ from typing import Any, Optional
 
 from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
+from composite.event_time import Ordering
 from composite.gathering import Gathered, as_events, gather, part_events
 from composite.keys import EVERYTHING, read_ranges
 from composite.limits import MADE, TooMuch, combinations_allowed, measured
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
-from composite.ordering import Ordering
 from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
 from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Statement
 from composite.rows import HELD, KeyRow, Row

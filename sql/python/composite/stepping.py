@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Optional
 
+from composite.absence import run_not
 from composite.graph import Graph, Node, Test
 from composite.keystate import KeyState
 from composite.limits import TooMuch
-from composite.pairing import Inputs, run_any, run_not, run_or, run_seq
+from composite.pairing import Inputs, run_any, run_or, run_seq
 from composite.points import END, GROUPS, NODE, PAYLOAD, START, TIME_BITS, Groups, Occurrence, tick_point
 from composite.times import next_tick
 from composite.windows import fire, run_aperiodic, run_delayed, run_periodic, run_repeat

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from composite.absence import disturbs
 from composite.graph import Node
 from composite.keystate import KeyState
-from composite.pairing import Inputs, before, disturbs
+from composite.pairing import Inputs, before
 from composite.points import END, SERIAL, START, Groups, Occurrence, shares, span, tick_point, time_of
 
 if TYPE_CHECKING:
