@@ -26,6 +26,14 @@ def test_a_decision_is_a_page(path: Path) -> None:
     assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
 
 
+def test_the_rooms_that_contributing_names_are_those_there_are_and_each_has_a_section_in_install_sql() -> None:
+    rooms = {path.name for path in (ROOT / "sql" / "code").iterdir() if path.is_dir()}
+    (row,) = [line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith("| `sql/code` |")]
+    assert set(re.findall(r"`(\w+)`", row.partition("in rooms")[2])) == rooms
+    sections = re.findall(r"^-- (\w+): ", (ROOT / "sql" / "install.sql").read_text(), re.MULTILINE)
+    assert rooms - set(sections) == set()
+
+
 def test_what_the_way_of_an_event_names_is_there() -> None:
     """Files of sql/code or from the root, others beside the one before; functions of the SQL."""
     way = (ROOT / "CONTRIBUTING.md").read_text().partition("## The way of an event")[2].partition("\nThe same rooms")[0]
