@@ -49,6 +49,7 @@
 \ir code/types/advertise.sql
 \ir code/types/features.sql
 \ir code/types/rules.sql
+\ir code/types/build_rules.sql
 \ir code/types/moments.sql
 \ir code/types/generate.sql
 \ir code/types/left_behind.sql
@@ -58,6 +59,7 @@
 
 -- match: Which event goes to which subscription: classes of equal filters, lanes for filters that read tables.
 \ir code/match/match.sql
+\ir code/match/share_out.sql
 \ir code/match/write_rows.sql
 \ir code/match/lanes.sql
 \ir code/match/match_lanes.sql
@@ -217,6 +219,8 @@
 \ir code/spools/pointers.sql
 \ir code/spools/spools.sql
 \ir code/spools/number.sql
+\ir code/spools/limits.sql
+\ir code/spools/discard.sql
 \ir code/spools/groups.sql
 \ir code/spools/replay.sql
 \ir code/spools/hand_out.sql
@@ -233,16 +237,21 @@
 \ir code/units/restarts.sql
 \ir code/units/in_hand.sql
 \ir code/units/sessions.sql
+\ir code/units/speakers.sql
+\ir code/units/logon.sql
 \ir code/units/services.sql
 \ir code/units/rights.sql
 \ir code/units/transitions.sql
+\ir code/units/lifetimes.sql
 \ir code/units/standing.sql
 \ir code/units/limits.sql
+\ir code/units/commit.sql
 \ir code/units/send.sql
 \ir code/units/at_hand.sql
 \ir code/units/queue.sql
 \ir code/units/receive_simply.sql
 \ir code/units/send_simply.sql
+\ir code/units/hold.sql
 \ir code/units/receive.sql
 \ir code/units/syncpoint.sql
 \ir code/units/asking.sql

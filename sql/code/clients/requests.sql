@@ -25,7 +25,8 @@ declare
 begin
     if pgps_internal.requester(build_requester.role) is null then
         perform pgps_internal.hold_owner(build_requester.role::oid);
-        -- Any number that nobody else takes: two roles that send their first request do not wait for each other.
+        -- The number only makes the name unique, so that two roles that send their first request need not wait for each
+        -- other.
         v_name := 'pgps_internal.request_as_' || nextval('pgps_internal.client_client_id_seq'::regclass);
         perform pgps_internal.build(pgps_internal.write_requester(v_name, build_requester.role), null);
     end if;

@@ -173,7 +173,7 @@ begin
     for v_class in
         select c.* from pgps_internal.class c left join pgps_internal.signature g using (signature_id)
         where c.is_pending and g.in_lane is not true
-            -- The next time: what came over links has not been judged for it yet.
+            -- A newcomer has to wait: the dispatcher has not yet judged for it what came over links.
             and not exists (select from pgps_internal.member m join pgps_internal.newcomer n using (subscription_id)
                 where m.class_id = c.class_id and n.until is null)
         order by c.class_id for update of c skip locked

@@ -121,7 +121,7 @@ create or replace function pgps_internal.has_unseen(owner regrole) returns boole
 language plpgsql stable
 as $$
 begin
-    -- Mostly the table is empty, which its size tells without a query.
+    -- Common case: the table is empty, and its size shows this without a query.
     if pg_relation_size('pgps_internal.newcomer'::regclass) = 0 then
         return false;
     end if;

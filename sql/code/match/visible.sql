@@ -24,7 +24,8 @@ declare
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = build_visible.type_id;
     if pgps_internal.visible_function(build_visible.type_id, build_visible.owner) is null then
-        -- Any number that nobody else takes: two roles that subscribe to the type at once do not wait for each other.
+        -- The number only makes the name unique, so that two roles that subscribe to the type at once need not wait for
+        -- each other.
         v_name := format('pgps_internal.visible_%s_%s', v_type.type_id,
             nextval('pgps_internal.class_class_id_seq'::regclass));
         perform pgps_internal.build(pgps_internal.write_visible(v_name, pgps_internal.names_of(v_type),

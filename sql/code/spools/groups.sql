@@ -63,7 +63,7 @@ begin
             v_segment bigint := pg_sequence_last_value('pgps_internal.spool_mark_id_seq'::regclass) / 16384;
             v_mark pgps_internal.spool_mark;
         begin
-            -- Mostly it is in the newest segment, which alone is opened then.
+            -- Common case: the newest mark is in the newest segment, and the other segments are not opened.
             case v_segment %% 4%s
                 else null;
             end case;
@@ -96,7 +96,7 @@ begin
             v_mark pgps_internal.spool_mark := write_mark.mark;
         begin
             v_mark.mark_id := nextval('pgps_internal.spool_mark_id_seq');
-            -- Into its segment: to find it through the table of all costs more than the row.
+            -- Written into the segment itself: routing through the partitioned parent costs more than the row.
             case v_mark.mark_id / 16384 %% 4%s
             end case;
         end

@@ -350,7 +350,7 @@ declare
 begin
     if (pgps_internal.phase_place(v_last.phase), v_last.seqn)
         <= (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
-        -- Again the same, or less of it: some that was handed out before may have been discarded since.
+        -- The member gets the same messages again, or fewer of them: some may have been discarded since.
         if (v_last.phase, v_last.seqn) = (v_mark.got_phase, v_mark.got_seqn)
             and pgps_internal.count_of(note_handed_out.parts) <> v_mark.got_count then
             v_mark.got_count := pgps_internal.count_of(note_handed_out.parts);

@@ -1,4 +1,4 @@
--- Pointers of a spool: up to where it was processed, and from where it is replayed; and discards.
+-- Pointers of a spool: up to where it was processed, and from where it is replayed.
 -- Locks: none but those of publishing.
 -- Writes: nothing.
 
@@ -39,20 +39,3 @@ end
 $$;
 comment on function pgps_internal.do_spool_set_checkpoint_pointer(name, jsonb) is
 'See pgps.spool_set_checkpoint_pointer';
-
-create or replace function pgps_internal.do_spool_discard(caller name, args jsonb) returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
-    v_pattern jsonb := pgps_internal.read_pattern(args -> 'pattern');
-    v_state pgps_internal.spool_state := pgps_internal.standing_of_spool(v_spool.spool_id);
-    v_pointer bigint := greatest(v_state.replay_pointer, pgps_internal.asked_pointer(v_spool.spool_id));
-begin
-    perform pgps_internal.ask_spool(caller, v_spool, 'd', null, v_pattern), pgps_internal.enter_store();
-    return case when v_pointer is null then 0 else pgps_internal.count_live(v_spool, v_state,
-        pgps_internal.planned(v_spool, v_state, v_pattern, null, v_pointer), null, v_pointer) end;
-end
-$$;
-comment on function pgps_internal.do_spool_discard(name, jsonb) is 'See pgps.spool_discard';

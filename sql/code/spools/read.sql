@@ -83,7 +83,7 @@ begin
         and not exists (select from pgps_internal.spool_cancelled c where c.spool_id = v_spool_id)
     into v_first, v_last, v_is_whole
     from pgps_internal.spool_slot s where s.slot between v_first and v_last and s.begun_in is not null;
-    -- Mostly one slot is in use, and its size tells that nothing is noted beside it.
+    -- Common case: one slot is in use, and no message of it is gone; the size of a table shows this without a query.
     if v_is_whole and (v_first <> v_last
             or pg_relation_size(('pgps_internal.spool_gone_' || v_first)::regclass) > 0) then
         v_is_whole := not exists (select from pgps_internal.spool_gone g

@@ -103,7 +103,7 @@ $function$, '{branches}', (select string_agg(replace($branch$
                             and (first_at_hand.option = 'any' or u.is_uow = (first_at_hand.option = 'sync'))
                             and coalesce(u.service_id = any (first_at_hand.service_ids), true)
                             and u.conversation_no <> all (first_at_hand.passed)
-                        -- Mostly it is alone in a conversation that is bound to nobody: cheaper to see here.
+                        -- Common case, seen cheaply here: it is alone in a conversation bound to nobody.
                         then case when exists (select from pgps_internal.unit_commit_{slot} o
                                     where o.conversation_no = c.conversation_no and o.to_server = c.to_server
                                         and o.entry_no = o.commit_no and o.commit_no < c.commit_no)

@@ -7,7 +7,7 @@ returns boolean
 language plpgsql stable
 as $$
 begin
-    -- Apart from what follows, which has to be set up.
+    -- A statement of its own: the executor need not be started for the one below.
     if pg_has_role(has_service_right.caller, 'pgps_admin', 'usage') then
         return true;
     end if;

@@ -1,0 +1,97 @@
+-- Competing consumers: what a batch brings is shared out among the members of a class that are one subscription.
+-- Locks: the members that are shared out among, for which the dispatcher does not wait.
+-- Writes: share, unshared.
+
+create or replace function pgps_internal.share_out(batch_id bigint, type_id integer, classes bigint[] = null)
+returns void
+language plpgsql
+as $$
+begin
+    -- Whoever changes the filter of a subscription locks its members until the transaction ends (hold_members). Nobody
+    -- waits for that here: what such a subscription should get is noted, and shared out later (share_late).
+    with wanted as materialized (
+        select m.subscription_id, m.class_id
+        from pgps_internal.member m
+        join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = share_out.batch_id
+            and d.type_id = share_out.type_id
+        where m.type_id = share_out.type_id and m.takes_batch
+            and (d.batch_id > m.from_batch
+                or m.from_batch >= pgps_internal.hidden() and exists (select from pgps_internal.newcomer n
+                    where n.subscription_id = m.subscription_id and d.batch_id > n.from_batch))
+            and (share_out.classes is null or m.class_id = any (share_out.classes))
+    ),
+    free as materialized (
+        select m.subscription_id, m.class_id, m.skip
+        from wanted w join pgps_internal.member m using (subscription_id, class_id) for key share of m skip locked
+    ),
+    held as (
+        insert into pgps_internal.unshared (subscription_id, class_id, type_id, batch_id)
+        select w.subscription_id, w.class_id, share_out.type_id, share_out.batch_id
+        from wanted w where not exists (select from free f
+            where f.subscription_id = w.subscription_id and f.class_id = w.class_id)
+        on conflict do nothing
+    )
+    insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
+    select f.subscription_id, d.batch_id, e.event_id, d.type_id
+    from free f
+    join pgps_internal.delivery d on d.class_id = f.class_id and d.batch_id = share_out.batch_id
+        and d.type_id = share_out.type_id
+    cross join lateral pgps_internal.event_ids(d) e(event_id)
+    where not e.event_id <@ f.skip
+    on conflict do nothing;
+end
+$$;
+comment on function pgps_internal.share_out(bigint, integer, bigint[]) is
+'Writes a row for each event of a batch and each subscription whose consumers share it, except those that somebody is
+changing; classes: of these only, null = all';
+
+create or replace function pgps_internal.hold_members(subscription_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Waits for a dispatch that has shared out to it and is not committed; later ones leave it out. So the last batch,
+    -- read after this, is the last one that was shared out.
+    perform from pgps_internal.member m where m.subscription_id = hold_members.subscription_id for update;
+end
+$$;
+comment on function pgps_internal.hold_members(bigint) is
+'Nothing more is shared out to the consumers of a subscription until the transaction ends; the dispatcher does not wait
+for it';
+
+create or replace function pgps_internal.share_late() returns void
+language plpgsql
+as $$
+declare
+    v_told bigint;
+begin
+    -- If the filter was changed, the member that was locked is gone, and the class of the new filter catches up. If it
+    -- was not, because the transaction rolled back, what was left out is shared out now.
+    with free as materialized (
+        select u.subscription_id, u.class_id, u.type_id, u.batch_id, m.from_batch, m.skip
+        from pgps_internal.unshared u join pgps_internal.member m using (subscription_id, class_id)
+        for key share of m skip locked
+    ),
+    over as (
+        delete from pgps_internal.unshared u
+        where exists (select from free f where f.subscription_id = u.subscription_id and f.class_id = u.class_id
+                and f.batch_id = u.batch_id)
+            or not exists (select from pgps_internal.member m where m.subscription_id = u.subscription_id
+                and m.class_id = u.class_id)
+    ),
+    shared as (
+        insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
+        select f.subscription_id, d.batch_id, e.event_id, d.type_id
+        from free f
+        join pgps_internal.delivery d on d.class_id = f.class_id and d.batch_id = f.batch_id and d.type_id = f.type_id
+        cross join lateral pgps_internal.event_ids(d) e(event_id)
+        where f.batch_id > f.from_batch and not e.event_id <@ f.skip
+        on conflict do nothing
+        returning subscription_id
+    )
+    select count(pg_notify('pgps_' || s.subscription_id, '')::text) into v_told
+    from (select distinct h.subscription_id from shared h) s;
+end
+$$;
+comment on function pgps_internal.share_late() is
+'Shares out what share_out has left out, unless the subscription is still being changed';

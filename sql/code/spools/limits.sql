@@ -1,0 +1,79 @@
+-- Limits of a spool: when it is full or its messages are too old, the oldest ones go, and a gap stands for them.
+-- Locks: none.
+-- Writes: spool_gap.
+
+create or replace function pgps_internal.drop_up_to(
+    spool pgps_internal.spool, state pgps_internal.spool_state, upto bigint, reason text
+) returns pgps_internal.spool_state
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.spool_state := drop_up_to.state;
+    v_dropped record;
+begin
+    execute 'select count(*) as messages, coalesce(sum(m.bytes), 0) as bytes, min(m.seqn) as first_seqn, '
+        'max(m.seqn) as last_seqn ' || pgps_internal.live_text(drop_up_to.spool, '{}')
+    using v_state.spool_id, -9223372036854775808, drop_up_to.upto, v_state.emptied
+    into v_dropped;
+    if v_dropped.messages > 0 then
+        insert into pgps_internal.spool_gap (spool_id, first_seqn, last_seqn, messages, reason)
+        values (v_state.spool_id, v_dropped.first_seqn, v_dropped.last_seqn, v_dropped.messages, drop_up_to.reason);
+        v_state.emptied := v_state.emptied + int8multirange(int8range(v_dropped.first_seqn, v_dropped.last_seqn, '[]'));
+        v_state.messages := v_state.messages - v_dropped.messages;
+        v_state.bytes := v_state.bytes - v_dropped.bytes;
+        v_state.discarded := v_state.discarded + v_dropped.messages;
+    end if;
+    return v_state;
+end
+$$;
+comment on function pgps_internal.drop_up_to(pgps_internal.spool, pgps_internal.spool_state, bigint, text) is
+'Discards everything up to a number, and notes it as a gap; returns the new standing';
+
+create or replace function pgps_internal.drop_oldest(spool pgps_internal.spool, state pgps_internal.spool_state)
+returns pgps_internal.spool_state
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_upto bigint;
+    v_messages bigint := (drop_oldest.state).messages - (drop_oldest.spool).max_messages;
+    v_bytes bigint := (drop_oldest.state).bytes - (drop_oldest.spool).max_bytes;
+begin
+    if coalesce(v_messages, 0) <= 0 and coalesce(v_bytes, 0) <= 0 then
+        return drop_oldest.state;
+    end if;
+    execute 'select o.seqn from (select m.seqn, row_number() over (order by m.seqn) as messages, '
+        'sum(m.bytes) over (order by m.seqn) as bytes ' || pgps_internal.live_text(drop_oldest.spool, '{}')
+        || ') o where o.messages >= $5 and o.bytes >= $6 order by o.seqn limit 1'
+    using (drop_oldest.state).spool_id, -9223372036854775808, 9223372036854775807, (drop_oldest.state).emptied,
+        coalesce(v_messages, 0), coalesce(v_bytes, 0)
+    into v_upto;
+    return pgps_internal.drop_up_to(spool, drop_oldest.state, v_upto, 'limit');
+end
+$$;
+comment on function pgps_internal.drop_oldest(pgps_internal.spool, pgps_internal.spool_state) is
+'Discards the oldest messages until the spool is within its limits; returns the new standing';
+
+create or replace function pgps_internal.apply_retention(spool pgps_internal.spool, state pgps_internal.spool_state)
+returns pgps_internal.spool_state
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_upto bigint;
+begin
+    if (apply_retention.spool).retention is null then
+        return apply_retention.state;
+    end if;
+    -- Up to the message before the first that is young enough: spooled_at is nearly in the order of the numbers.
+    execute 'select m.seqn - 1 ' || pgps_internal.live_text(apply_retention.spool, '{}',
+        more => ' and m.spooled_at >= $5 order by m.seqn limit 1')
+    using (apply_retention.state).spool_id, -9223372036854775808, 9223372036854775807,
+        (apply_retention.state).emptied, pgps_internal.clock() - (apply_retention.spool).retention
+    into v_upto;
+    return pgps_internal.drop_up_to(spool, apply_retention.state, coalesce(v_upto, 9223372036854775806), 'retention');
+end
+$$;
+comment on function pgps_internal.apply_retention(pgps_internal.spool, pgps_internal.spool_state) is
+'Discards messages that are older than the retention of a spool; returns the new standing';
