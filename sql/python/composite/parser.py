@@ -271,7 +271,7 @@ class Parser:
         predicate = self.predicate() if self.peek().symbol("(") else ""
         alias = self.alias() if self.peek().kind in ("ident", "quoted") else ""
         if alias and self.peek().symbol("("):
-            hint = f"A predicate stands before the alias: {print_name(token.value)} (…) {print_name(alias)}"
+            hint = f"A predicate stands before the alias: {print_name(token.value)} (...) {print_name(alias)}"
             raise self.refuse(self.peek(), hint)
         return self.make(
             token,
