@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said_with_its_place_and_a_hint(
 def test_who_writes_a_predicate_behind_the_alias_is_told_where_it_belongs() -> None:
     with pytest.raises(SqlTextError) as caught:
         parse_expression('b ; "Rain" x (mm > 1) ; c')
-    assert caught.value.hint == 'A predicate stands before the alias: "Rain" (…) x'
+    assert caught.value.hint == 'A predicate stands before the alias: "Rain" (...) x'
 
 
 def test_an_unknown_time_zone_is_refused() -> None:
