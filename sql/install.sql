@@ -78,6 +78,7 @@
 \ir code/match/reclaim.sql
 
 -- deliver: Subscriptions and what reaches them: receiving, acknowledging, callbacks, exceptions.
+\ir code/deliver/current_member.sql
 \ir code/deliver/check_filter.sql
 \ir code/deliver/subscribe.sql
 \ir code/deliver/joining.sql

@@ -105,6 +105,8 @@ begin
         where c.class_id = v_class;
     v_upto := pgps_internal.matched_upto((rematch.subscription).owner, v_signature, rematch.last);
     rematch.member := pgps_internal.as_shown(rematch.member);
+    rematch.member.skip := (select m.skip from pgps_internal.current_member m
+        where m.subscription_id = v_id and m.class_id = (rematch.member).class_id);
     update pgps_internal.member m set class_id = v_class, takes_batch = false
     where m.subscription_id = v_id and m.class_id = (rematch.member).class_id;
     if (rematch.member).takes_batch then

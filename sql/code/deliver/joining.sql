@@ -286,7 +286,7 @@ begin
     end loop;
     insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
     select m.subscription_id, d.batch_id, e.event_id, d.type_id
-    from pgps_internal.member m
+    from pgps_internal.current_member m
     join pgps_internal.delivery d using (class_id)
     cross join lateral pgps_internal.event_ids(d) e(event_id)
     where m.class_id = replay.class_id and m.takes_batch and not e.event_id <@ m.skip

@@ -128,7 +128,7 @@ begin
         select d.batch_id, d.type_id, d.event_ids, d.ids, m.skip,
             coalesce(sum(case when d.batch_id > next_unskipped.after_batch and isempty(m.skip) then d.events else 0 end)
                 over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
-        from pgps_internal.member m
+        from pgps_internal.current_member m
         cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, next_unskipped.after_batch,
             next_unskipped.after_event, v_most) d
         where m.subscription_id = next_unskipped.subscription_id
@@ -163,8 +163,8 @@ declare
 begin
     -- Decided once: checking event by event whether it is skipped or has failed took a third of the time.
     if exists (select from pgps_internal.failure f where f.subscription_id = next_events.subscription_id)
-        or exists (select from pgps_internal.member m where m.subscription_id = next_events.subscription_id
-            and not isempty(m.skip)) then
+        or exists (select from pgps_internal.current_member m
+            where m.subscription_id = next_events.subscription_id and not isempty(m.skip)) then
         return query select n.* from pgps_internal.next_unskipped(next_events.subscription_id, next_events.after_batch,
             next_events.after_event, next_events.max_events) n;
         return;

@@ -129,7 +129,7 @@ select s.subscription_id, m.class_id, m.from_batch, m.skip, p.acked_batch, p.ack
         and not exists (select from pgps_internal.registration r where r.subscription_id = s.subscription_id)
         as is_plain
 from pgps_internal.subscription s
-join pgps_internal.member m using (subscription_id)
+join pgps_internal.current_member m using (subscription_id)
 cross join lateral pgps_internal.position_of(s.subscription_id) p
 where s.state = 'active';
 comment on view pgps_internal.reading is

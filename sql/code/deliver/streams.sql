@@ -96,7 +96,7 @@ begin
             else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(w.ids) r) end,
         case when w.ids is null then greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1)
             else upper(w.ids) - 1 end
-    from pgps_internal.member m
+    from pgps_internal.current_member m
     cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, stream_parts.after_batch,
         stream_parts.after_event, stream_parts.most) d
     -- Null: the whole delivery. This is the common case, and need not be unfolded.

@@ -10,8 +10,8 @@ begin
     -- Whoever changes the filter of a subscription locks its members until the transaction ends (hold_members). Nobody
     -- waits for that here: what such a subscription should get is noted, and shared out later (share_late).
     with wanted as materialized (
-        select m.subscription_id, m.class_id
-        from pgps_internal.member m
+        select m.subscription_id, m.class_id, m.skip
+        from pgps_internal.current_member m
         join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = share_out.batch_id
             and d.type_id = share_out.type_id
         where m.type_id = share_out.type_id and m.takes_batch
@@ -21,7 +21,7 @@ begin
             and (share_out.classes is null or m.class_id = any (share_out.classes))
     ),
     free as materialized (
-        select m.subscription_id, m.class_id, m.skip
+        select m.subscription_id, m.class_id, m.skip + w.skip as skip
         from wanted w join pgps_internal.member m using (subscription_id, class_id) for key share of m skip locked
     ),
     held as (
@@ -68,8 +68,9 @@ begin
     -- If the filter was changed, the member that was locked is gone, and the class of the new filter catches up. If it
     -- was not, because the transaction rolled back, what was left out is shared out now.
     with free as materialized (
-        select u.subscription_id, u.class_id, u.type_id, u.batch_id, m.from_batch, m.skip
+        select u.subscription_id, u.class_id, u.type_id, u.batch_id, m.from_batch, m.skip + n.skip as skip
         from pgps_internal.unshared u join pgps_internal.member m using (subscription_id, class_id)
+        join pgps_internal.current_member n using (subscription_id, class_id)
         for key share of m skip locked
     ),
     over as (
