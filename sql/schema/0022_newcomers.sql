@@ -44,3 +44,6 @@ alter table pgps_internal.broker drop column subscribed;
 drop function if exists pgps_internal.hold_work(text, boolean);
 drop function if exists pgps_internal.hold_skips();
 drop function if exists pgps_internal.skip_joining(int8multirange, integer[], integer, bigint);
+
+insert into pgps_internal.installation (key, value) values ('schema_revision', '0022')
+on conflict (key) do update set value = excluded.value;

@@ -117,7 +117,22 @@ def furnish(connection: psycopg.Connection, owner: str, reader: str) -> None:
             )
 
 
+_NUMBERED = r"""
+    select p.proname, regexp_replace(p.proname, '\d+$', p.proowner::regrole::text) from pg_proc p
+    where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^(request_as|visible_\d+)_\d+$'
+"""
+
+
 def generated(connection: psycopg.Connection) -> dict[str, str]:
-    """Return what was generated in a database, spaces and line breaks as one space each."""
+    """Return what was generated in a database, spaces and line breaks as one space each.
+
+    Functions that a role has for itself get any number; here they have the name of the role in its place.
+    """
+    roles = dict(connection.execute(_NUMBERED.encode()).fetchall())
+
+    def written(text: str | None) -> str:
+        named = re.sub(r"\b(?:request_as|visible_\d+)_\d+\b", lambda m: roles.get(m[0], m[0]), text or "")
+        return " ".join(named.split())
+
     found = connection.execute(_GENERATED.encode()).fetchall()
-    return {name: " ".join((text or "").split()) for name, text in found}
+    return {written(name): written(text) for name, text in found}

@@ -6,8 +6,9 @@
 
 create or replace view pgps_internal.current_member as
 select m.subscription_id, m.class_id, m.type_id, m.from_batch, m.takes_batch,
-    -- Mostly there are no notes, which the size of the table tells without a query.
-    case when pg_relation_size('pgps_internal.to_skip'::regclass) = 0 then m.skip
+    -- Mostly there never were notes, or there are none, which a sequence and the size of the table tell without a query.
+    case when pg_sequence_last_value('pgps_internal.to_skip_skip_id_seq'::regclass) is null
+            or pg_relation_size('pgps_internal.to_skip'::regclass) = 0 then m.skip
         else m.skip + coalesce((
             select range_agg(k.ids) from pgps_internal.to_skip k
             where k.type_id = m.type_id and case when k.subscription_ids is not null
