@@ -128,7 +128,7 @@ def generated(connection: psycopg.Connection) -> dict[str, str]:
 
     Functions that a role has for itself get any number; here they have the name of the role in its place.
     """
-    roles = dict(connection.execute(_NUMBERED.encode()).fetchall())
+    roles: dict[str, str] = dict(connection.execute(_NUMBERED.encode()).fetchall())
 
     def written(text: str | None) -> str:
         named = re.sub(r"\b(?:request_as|visible_\d+)_\d+\b", lambda m: roles.get(m[0], m[0]), text or "")

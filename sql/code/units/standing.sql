@@ -1,5 +1,5 @@
--- How units of work and conversations stand, for those who look and for those who change it; what lapses by itself is in
--- lifetimes.sql.
+-- How units of work and conversations stand, for those who look and for those who change it; what lapses by itself is
+-- in lifetimes.sql.
 -- Locks: none.
 -- Writes: conversation_state.
 
