@@ -159,6 +159,11 @@ def test_a_search_of_exceptions_looks_at_two_thousand_and_goes_on_where_it_stopp
     assert not _next(page)
     first = browser.get("/exceptions?containing=nurse").text
     assert first.count("no nurse") == 50
+    # Nobody retries or discards "all" who sees some: these statements know subscriptions, and no errors.
+    assert "discard-all" in browser.get("/exceptions?subscription=ward").text
+    assert "discard-all" not in first
+    assert "retry-all" not in first
+    assert "discard-all" not in browser.get("/exceptions?sqlstate=P0001&subscription=ward").text
     assert "no nurse" in browser.get(_next(first)).text
     assert "none of that kind" in browser.see("/exceptions?sqlstate=22012&subscription=ward&before=2020-01-01")
 
