@@ -260,13 +260,13 @@ def failed_event(view: str, event_id: int) -> Composed:
     from pgps_queue.{} q where q.event_id = {} limit 1""").format(Identifier(view), Literal(event_id))
 
 
-def activity() -> Query:
-    """Return the counters of each event type."""
+def activity(*, has_clock: bool = True) -> Query:
+    """Return the counters of each event type, and by the broker's clock how long the oldest event has waited."""
     return SQL("""
     select event_type, published, matched, repeats, batches, last_batch_at, waiting, oldest_waiting, rate,
-           extract(epoch from clock_timestamp() - oldest_waiting)::float8 as waiting_seconds,
-           extract(epoch from last_batch_at - clock_timestamp())::float8 as last_batch_ahead
-    from pgps.activity order by event_type""")
+           extract(epoch from {clock} - oldest_waiting)::float8 as waiting_seconds,
+           extract(epoch from last_batch_at - {clock})::float8 as last_batch_ahead
+    from pgps.activity order by event_type""").format(clock=_CLOCKS[has_clock])
 
 
 def workers() -> Query:
@@ -329,19 +329,24 @@ def explain(subscription: str, event_id: int) -> Composed:
 # The database itself
 # ---------------------------------------------------------------------------
 
+# Releases before 0.2 have no clock of their own.
+HAS_CLOCK = "select to_regprocedure('pgps._clock()') is not null as has_clock"
+_CLOCKS = {True: SQL("pgps._clock()"), False: SQL("clock_timestamp()")}
+
 INSTALLED = "select to_regnamespace('pgps') is not null as installed, current_database() as database"
 
 
-SUMMARY = """
+def summary(*, has_clock: bool = True) -> Query:
+    """Return how much there is in all, and what waits."""
+    return SQL("""
     select (select count(*) from pgps.event_types) as event_types,
            (select count(*) from pgps.subscriptions) as subscriptions,
            (select count(distinct worker) from pgps.workers) as workers,
            (select coalesce(sum(waiting), 0)::bigint from pgps.activity) as waiting,
-           (select extract(epoch from clock_timestamp() - min(oldest_waiting))::float8 from pgps.activity)
-               as lag_seconds,
+           (select extract(epoch from {clock} - min(oldest_waiting))::float8 from pgps.activity) as lag_seconds,
            (select coalesce(sum(depth), 0)::bigint from pgps.subscriptions) as depth,
-           (select count(*) from pgps.exceptions) as exceptions
-"""
+           (select count(*) from pgps.exceptions) as exceptions""").format(clock=_CLOCKS[has_clock])
+
 
 LINKS_SUMMARY = """
     select count(*) as links, count(*) filter (where state in ('up', 'elsewhere')) as links_up,
@@ -356,7 +361,11 @@ AUDIT = """
 HAS_LINKS = "select to_regclass('pgps.link_details') is not null as has_links"
 
 ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only"
-MOMENT = "select current_database() as database, clock_timestamp() as now"
+
+
+def moment(*, has_clock: bool = True) -> Query:
+    """Return the database, and the broker's time."""
+    return SQL("select current_database() as database, {clock} as now").format(clock=_CLOCKS[has_clock])
 
 
 STATUS = """

@@ -111,6 +111,11 @@ class Session:
         assert len(rows) == 1, f"one row expected, not {len(rows)}"
         return rows[0]
 
+    @property
+    def has_clock(self) -> bool:
+        """Whether the broker has a clock of its own, as all have but those of the first release."""
+        return bool(self.one(_catalogue.HAS_CLOCK)["has_clock"])
+
     def named(self, query: Query, kind: str, name: str, *, hint: str) -> Row:
         """Return the row of a thing of that name; UnknownName when the reader sees none."""
         rows = self.rows(query)

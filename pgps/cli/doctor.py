@@ -65,7 +65,7 @@ def _facts(session: Session) -> Facts:
     return Facts(
         server=server,
         installation=installed_here(session),
-        activity=session.rows(_catalogue.activity()),
+        activity=session.rows(_catalogue.activity(has_clock=session.has_clock)),
         event_types=session.rows(_catalogue.event_types()),
         queues=session.rows(_catalogue.queues()),
         stopped=session.rows(_diagnosis.STOPPED),

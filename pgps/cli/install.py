@@ -96,7 +96,7 @@ def status(session: Session) -> None:
         "up_to_date": state.up_to_date if state else None,
     }
     if facts["installed"]:
-        facts |= session.one(_catalogue.SUMMARY)
+        facts |= session.one(_catalogue.summary(has_clock=session.has_clock))
         # Brokers that stand alone are not told of links.
         links = (
             session.one(_catalogue.LINKS_SUMMARY) if session.one(_catalogue.HAS_LINKS)["has_links"] else {"links": 0}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from psycopg.sql import Composed
 
 from pgps import _catalogue
 from pgps.cli import _statements
@@ -18,21 +23,64 @@ __all__ = ["app"]
 app = group("Spools: messages for process groups that may be away.")
 
 Name = Annotated[str, typer.Argument(metavar="SPOOL", help="Name of the spool.")]
-Key = Annotated[
-    list[str] | None,
-    typer.Option("--key", metavar="NAME=LOW..HIGH", help="Bounds of a numeric key; may be given often."),
-]
-Seqn = Annotated[str | None, typer.Option("--seqn", metavar="RANGE", help="Numbers, such as [10,20].")]
-At = Annotated[
-    str | None, typer.Option("--spooled-at", metavar="RANGE", help="When they were spooled: [2026-01-31,2026-02-01).")
-]
-Ago = Annotated[
-    str | None,
-    typer.Option("--spooled-ago", metavar="LONGER..SHORTER", help="How long ago, such as '2 hours..10 minutes'."),
-]
-Sender = Annotated[str | None, typer.Option("--sender", help="Role that sent the messages.")]
-Spooler = Annotated[str | None, typer.Option("--spooler", help="Role that spooled them.")]
-Keyword = Annotated[list[str] | None, typer.Option("--keyword", help="Exactly these keywords, in this order.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """Which messages are meant, as options of a command; those that are not given do not count."""
+
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="NAME=LOW..HIGH", help="Bounds of a numeric key; may be given often."),
+    ] = None
+    seqn: Annotated[str | None, typer.Option("--seqn", metavar="RANGE", help="Numbers, such as [10,20].")] = None
+    spooled_at: Annotated[
+        str | None,
+        typer.Option("--spooled-at", metavar="RANGE", help="When they were spooled: [2026-01-31,2026-02-01)."),
+    ] = None
+    spooled_ago: Annotated[
+        str | None,
+        typer.Option("--spooled-ago", metavar="LONGER..SHORTER", help="How long ago, such as '2 hours..10 minutes'."),
+    ] = None
+    sender: Annotated[str | None, typer.Option("--sender", help="Role that sent the messages.")] = None
+    spooler: Annotated[str | None, typer.Option("--spooler", help="Role that spooled them.")] = None
+    keyword: Annotated[list[str] | None, typer.Option("--keyword", help="Exactly these keywords, in this order.")] = (
+        None
+    )
+
+    def call(self, function: str, spool: str) -> Composed:
+        """Return the call of a function about the messages of a spool that match."""
+        return _statements.of_pattern(
+            function,
+            spool,
+            bounds(self.key),
+            seqn=self.seqn,
+            spooled_at=self.spooled_at,
+            spooled_ago=period(self.spooled_ago),
+            sender=self.sender,
+            spooler=self.spooler,
+            keywords=self.keyword,
+        )
+
+
+def takes_pattern(function: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take the options of a pattern in place of its argument `pattern`."""
+    names = [field.name for field in fields(Pattern)]
+
+    @wraps(function)
+    def called(session: Session, **given: Any) -> None:
+        pattern = Pattern(**{name: given.pop(name) for name in names})
+        function(session, pattern=pattern, **given)
+
+    hints = get_type_hints(Pattern, include_extras=True)
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]) for name in names
+    ]
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    taken = [[one.replace(kind=inspect.Parameter.KEYWORD_ONLY)] if one.name != "pattern" else options for one in own]
+    called.__signature__ = inspect.Signature([one for part in taken for one in part])  # type: ignore[attr-defined]
+    return called
+
 
 COLUMNS = [
     Column("name"),
@@ -107,62 +155,25 @@ def show(
 
 
 @command(app, "replay", changes=True)
-def replay(
-    session: Session,
-    name: Name,
-    key: Key = None,
-    seqn: Seqn = None,
-    spooled_at: At = None,
-    spooled_ago: Ago = None,
-    sender: Sender = None,
-    spooler: Spooler = None,
-    keyword: Keyword = None,
-) -> None:
+@takes_pattern
+def replay(session: Session, name: Name, pattern: Pattern) -> None:
     """Hand what has been processed, and matches, to every member present once more."""
-    call = _statements.of_pattern(
-        "spool_replay",
-        name,
-        bounds(key),
-        seqn=seqn,
-        spooled_at=spooled_at,
-        spooled_ago=period(spooled_ago),
-        sender=sender,
-        spooler=spooler,
-        keywords=keyword,
-    )
     members = sum(row["members"] for row in session.rows(_catalogue.spools(name)))
     session.change(
-        [call], done=lambda found: f'spool "{name}": {count(found)} messages are replayed, members present: {members}'
+        [pattern.call("spool_replay", name)],
+        done=lambda found: f'spool "{name}": {count(found)} messages are replayed, members present: {members}',
     )
 
 
 @command(app, "discard", changes=True)
-def discard(
-    session: Session,
-    name: Name,
-    key: Key = None,
-    seqn: Seqn = None,
-    spooled_at: At = None,
-    spooled_ago: Ago = None,
-    sender: Sender = None,
-    spooler: Spooler = None,
-    keyword: Keyword = None,
-    yes: Yes = False,
-) -> None:
+@takes_pattern
+def discard(session: Session, name: Name, pattern: Pattern, yes: Yes = False) -> None:
     """Discard what lies up to the replay pointer, and matches; without options all of it."""
     session.confirm(f'Discard what has been processed of spool "{name}"?', yes=yes)
-    call = _statements.of_pattern(
-        "spool_discard",
-        name,
-        bounds(key),
-        seqn=seqn,
-        spooled_at=spooled_at,
-        spooled_ago=period(spooled_ago),
-        sender=sender,
-        spooler=spooler,
-        keywords=keyword,
+    session.change(
+        [pattern.call("spool_discard", name)],
+        done=lambda found: f'spool "{name}": {count(found)} messages are discarded at dispatch',
     )
-    session.change([call], done=lambda found: f'spool "{name}": {count(found)} messages are discarded at dispatch')
 
 
 @command(app, "watch")

@@ -50,8 +50,8 @@ def _look(session: Session, before: Frame | None) -> Frame:
         session.connection.execute(_catalogue.ONE_SNAPSHOT)
         frame = Frame(
             taken=time.monotonic(),
-            moment=session.one(_catalogue.MOMENT),
-            types=session.rows(_catalogue.activity()),
+            moment=session.one(_catalogue.moment(has_clock=session.has_clock)),
+            types=session.rows(_catalogue.activity(has_clock=session.has_clock)),
             subscriptions=session.rows(_catalogue.subscriptions()),
             workers=session.rows(_catalogue.workers()),
             links=session.rows(_catalogue.links()) if session.one(_catalogue.HAS_LINKS)["has_links"] else [],

@@ -17,7 +17,7 @@ _SAMPLE = 10
 _TYPES = """
     select t.name, t.owner, t.state, t.visibility, t.reliability, t.subscriptions, t.published, t.last_published_at,
            t.can_publish, t.can_subscribe, a.rate, a.waiting,
-           extract(epoch from clock_timestamp() - a.oldest_waiting)::float8 as lag
+           extract(epoch from pgps._clock() - a.oldest_waiting)::float8 as lag
     from (select * from pgps.event_types where (%s = '' or strpos(name, %s) > 0) and name > %s order by name limit %s) t
     left join pgps.activity a on a.event_type = t.name
     order by t.name

@@ -17,7 +17,7 @@ _MOST_TYPES = 12
 # Sums of what the views show for each event type; those with the most to do are listed.
 _TYPES = f"""
     select a.event_type, a.rate, a.published, a.waiting, a.last_batch_at,
-           extract(epoch from clock_timestamp() - a.oldest_waiting)::float8 as lag,
+           extract(epoch from pgps._clock() - a.oldest_waiting)::float8 as lag,
            count(*) over () as types, sum(a.rate) over () as all_rate, sum(a.waiting) over ()::bigint as all_waiting,
            min(a.oldest_waiting) over () as all_oldest, sum(a.published) over ()::bigint as all_published
     from pgps.activity a order by a.rate desc, a.waiting desc, a.event_type limit {_MOST_TYPES}
