@@ -23,6 +23,7 @@
 \ir schema/0020_units.sql
 \ir schema/0021_spools.sql
 \ir schema/0022_newcomers.sql
+\ir schema/0023_seldom.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql

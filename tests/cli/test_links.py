@@ -188,12 +188,16 @@ def test_resync_looks_at_altered_event_types_again(pgps: Pgps, brokers: Brokers)
     with linked([(a, b)]) as links:
         settle([a, b], links)
         assert "attribute" in pgps("link", "show", "a", "--json", dsn=b.dsn).json["differences"]["tick"]
-        doctor = pgps("doctor", "--json", dsn=b.dsn).json
-        assert [one["fix"] for one in doctor if "do not cross: tick" in one["message"]]
+        # A link that does not carry what it should is not up, at neither end.
+        for broker in (a, b):
+            assert value(broker.admin, "select state from pgps.links") == "incomplete"
+            doctor = pgps("doctor", "--json", dsn=broker.dsn).json
+            assert [one["fix"] for one in doctor if "do not cross: tick" in one["message"]]
         call(b.admin, "drop_event_type", "tick")
         make_type(b.admin, "tick")
         assert pgps("link", "resync", "a", dsn=b.dsn).status == 0
         assert pgps("link", "show", "a", "--json", dsn=b.dsn).json["differences"] is None
+        assert value(b.admin, "select state from pgps.links") == "up"
 
 
 def test_resync_of_a_link_that_was_never_up_says_so(pgps: Pgps, own_database: str) -> None:

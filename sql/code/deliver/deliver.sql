@@ -121,12 +121,12 @@ begin
         perform pgps_internal.require_read_committed();
     end if;
     v_position := pgps_internal.position_of(v_id);
-    if pg_relation_size('pgps_internal.failure'::regclass) > 0 then
+    if pg_sequence_last_value('pgps_internal.failure_place_seq'::regclass) is not null
+            and pg_relation_size('pgps_internal.failure'::regclass) > 0 then
         v_has_failures := exists (select from pgps_internal.failure f where f.subscription_id = v_id);
     end if;
     v_next := pgps_internal.next_received(v_id, v_position, hand_out.max_events, v_has_failures);
-    -- The turn is taken only when there is something to hand out: taking it writes, and a call that finds nothing
-    -- writes nothing.
+    -- Taking the turn writes, and a call that finds nothing to hand out writes nothing.
     if v_next is null and not (v_has_failures and pgps_internal.has_due(v_id)) then
         return v_due;
     end if;

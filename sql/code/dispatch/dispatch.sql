@@ -20,8 +20,9 @@ begin
     if (v_window.batch).batch_id is null then
         return -1;
     end if;
-    -- Mostly the table is empty, too.
-    if pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
+    -- Common case: there never was a row, which the sequence tells without a query or a look at a file (decision 70).
+    if pg_sequence_last_value('pgps_internal.to_skip_skip_id_seq'::regclass) is not null
+            and pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
         v_is_judged := pgps_internal.before_batch(v_last, v_window.parts);
     end if;
     foreach v_part in array v_window.parts loop
@@ -133,8 +134,7 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    -- The functions that run for each batch have no SET clauses: they run with the settings of this function, since
-    -- setting them again took as long as some of the work.
+    -- The functions that run for each batch have no SET clauses, which took as long as some of the work.
     v_cap integer;
     v_events bigint;
     v_total bigint := 0;
@@ -156,9 +156,9 @@ begin
             (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events')),
         exists (select from pgps_internal.class c where c.is_pending) or exists (select from pgps_internal.newcomer)
     into v_cap, v_again;
-    -- Tables that are mostly empty, which their size tells without a query.
-    if v_again or pg_relation_size('pgps_internal.broken_type'::regclass) > 0
-            or pg_relation_size('pgps_internal.unshared'::regclass) > 0 then
+    if v_again or greatest(pg_sequence_last_value('pgps_internal.broken_type_place_seq'::regclass),
+                pg_sequence_last_value('pgps_internal.unshared_place_seq'::regclass)) is not null
+            and pg_relation_size('pgps_internal.broken_type') + pg_relation_size('pgps_internal.unshared') > 0 then
         perform pgps_internal.meet_newcomers(), pgps_internal.catch_up_all(), pgps_internal.share_late();
         v_total := pgps_internal.dispatch_mended(v_cap);
     end if;
@@ -172,10 +172,11 @@ begin
         v_last := pgps_internal.last_batch();
         exit when v_last.upto is null and pg_snapshot_xmax(v_last.snapshot) >= v_until;
     end loop;
-    if pg_relation_size('pgps_internal.lane'::regclass) > 0 then
+    -- Where there never was a lane, or a composite event, this is all that they cost: no query.
+    if pg_sequence_last_value('pgps_internal.lane_lane_id_seq'::regclass) is not null
+            and pg_relation_size('pgps_internal.lane'::regclass) > 0 then
         perform pgps_internal.run_lanes_here();
     end if;
-    -- Where there never was a composite event, this is all that it costs: no query.
     if pg_sequence_last_value('pgps_internal.composite_state_seq'::regclass) is not null then
         if exists (select from pgps_internal.composite) and not pgps_internal.leads() then
             perform pgps_internal.detect_here();

@@ -78,8 +78,9 @@ declare
     v_state text;
     v_context text;
 begin
-    -- Mostly the table is empty, which its size tells without a query.
-    if pg_relation_size('pgps_internal.broken_type'::regclass) > 0 then
+    -- Common case: the table was never used, which its sequence tells, or is empty, which its size tells.
+    if pg_sequence_last_value('pgps_internal.broken_type_place_seq'::regclass) is not null
+            and pg_relation_size('pgps_internal.broken_type'::regclass) > 0 then
         if exists (select from pgps_internal.broken_type) then
             return pgps_internal.dispatch_with_care(dispatch_parts.batch_id, dispatch_parts.parts);
         end if;

@@ -68,7 +68,8 @@ begin
     end if;
     upto := pgps_internal.lane_position((begin_lane.lane).lane_id);
     select w.* into batches, has_guests, shared from pgps_internal.lane_work(begin_lane.lane, upto, begin_lane.most) w;
-    if pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
+    if pg_sequence_last_value('pgps_internal.to_skip_skip_id_seq'::regclass) is not null
+            and pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
         perform pgps_internal.apply_skips_of((begin_lane.lane).owner);
     end if;
     if budget is not null and cardinality(batches) > 0 then
