@@ -17,6 +17,8 @@ as $$
 begin
     case new.verb
         when 'ack' then new.result := pgps_internal.do_ack(new.caller, new.args);
+        when 'publication' then new.result := pgps_internal.do_publication(new.caller, new.args);
+        when 'published' then new.result := to_jsonb(pgps_internal.do_published(new.caller, new.args));
         when 'nack' then new.result := pgps_internal.do_nack(new.caller, new.args);
         when 'nack_events' then new.result := pgps_internal.do_nack_events(new.caller, new.args);
         when 'subscribe' then new.result := pgps_internal.do_subscribe(new.caller, new.args);

@@ -22,8 +22,8 @@ begin
     -- is called then. So what is rare stands in functions of its own, and is one call here (decision 53).
     -- The publisher is the current user if that has the privilege that pgps.advertise grants; a superuser, who has
     -- every privilege, is looked up.
-    -- Clients registered for direct events are notified likewise, and only when there are any: that, too, is a
-    -- privilege (direct.sql).
+    -- Clients registered for direct events are notified, and only when there are any. Whether there are is looked up
+    -- when the statement is planned, see pgps._has_listeners.
     return format($rule$
         with pgps_opened as materialized (
             select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo,
@@ -42,7 +42,7 @@ begin
                 case when pg_sequence_last_value('pgps_internal.wake_seq'::regclass) > 0
                     then pgps._wake('pgps_internal.wake_seq'::regclass) else false end,
                 (o.manner).volatile is true, pgps._clock(), (o.manner).raiser, null::integer,
-                case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
+                case when pgps._has_listeners(%2$L::regclass)
                     then pgps._tell(%1$s, o.lo, o.ids, (o.manner).handler, %5$L) else (o.manner).handler end,
                 nullif(current_setting('pgps.client', true), '')::bigint
             from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
@@ -112,6 +112,19 @@ $$;
 comment on function pgps._wake(regclass) is
 'Wakes the dispatcher, which has said in wake_seq that it sleeps, for what is being published; false when that was long
 ago';
+
+create or replace function pgps._has_listeners(log regclass) returns boolean
+language plpgsql immutable strict
+as $$
+begin
+    return pg_catalog.has_table_privilege('pgps_worker'::pg_catalog.name, _has_listeners.log, 'trigger');
+end
+$$;
+comment on function pgps._has_listeners(regclass) is
+'True when clients are registered for direct events of the type with this log. It says that it is immutable, so that
+PostgreSQL calls it when a statement is planned, and leaves out of the plan what nobody needs. What it reads is a
+privilege on the log: granting or revoking it (registrations.sql) makes PostgreSQL plan each statement on the log again.
+Not for use where no relation of the statement is that log';
 
 create or replace function pgps._tell(type_id integer, lo bigint, ids regclass, handler text, default_handler text)
 returns text

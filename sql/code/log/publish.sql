@@ -172,12 +172,13 @@ begin
         end if;
     end if;
     return jsonb_build_object('name', v_type.name, 'visibility', v_visibility, 'numbers', v_numbers,
-        'after', coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0));
+        'after', coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0),
+        'ids', 'pgps_internal.event_id_seq'::regclass::oid);
 end
 $$;
 comment on function pgps_internal.do_publication(name, jsonb) is
 'First step of pgps.publish: checks rights and takes the producer''s numbers; numbers are those that were free. When
-there are none, event_id is the id under which the last of them was published before';
+there are none, event_id is the id under which the last of them was published before. ids: the sequence of the events';
 
 create or replace function pgps_internal.do_published(caller name, args jsonb) returns bigint
 language plpgsql
@@ -210,37 +211,41 @@ language plpgsql
 as $$
 declare
     v_endpoint text := pg_catalog.format('pgps_event.%I', _insert_events.event_type);
-    v_keys text[] := array(select distinct k from pg_catalog.jsonb_array_elements(_insert_events.payload) e,
-        pg_catalog.jsonb_object_keys(e) k order by k);
-    v_columns text[];
+    v_is_one boolean := pg_catalog.jsonb_array_length(_insert_events.payload) = 1;
+    v_columns text;
+    v_values text;
     v_unknown text;
 begin
-    select k into v_unknown from pg_catalog.unnest(v_keys) k
-    where k in ('_producer', '_producer_seq')
-        or not exists (select from pg_catalog.pg_attribute a
-        where a.attrelid = v_endpoint::regclass and a.attname = k and a.attnum > 0 and not a.attisdropped) limit 1;
+    -- One INSERT for all: an attribute that an object leaves out takes its default.
+    select pg_catalog.string_agg(pg_catalog.quote_ident(k.name), ', ' order by k.name),
+        pg_catalog.string_agg(case when v_is_one or d.adbin is null then 'r.' || pg_catalog.quote_ident(k.name)
+            else pg_catalog.format('case when e.object ? %L then r.%I else %s end', k.name, k.name,
+                pg_catalog.pg_get_expr(d.adbin, d.adrelid)) end, ', ' order by k.name),
+        pg_catalog.min(k.name) filter (where a.attnum is null or k.name in ('_producer', '_producer_seq'))
+    into v_columns, v_values, v_unknown
+    from (select distinct k from pg_catalog.jsonb_array_elements(_insert_events.payload) e,
+        pg_catalog.jsonb_object_keys(e) k) k(name)
+    left join pg_catalog.pg_attribute a on a.attrelid = v_endpoint::regclass and a.attname = k.name and a.attnum > 0
+        and not a.attisdropped
+    left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum;
     if v_unknown is not null then
         raise exception 'event type "%" has no attribute "%"', _insert_events.event_type, v_unknown
             using errcode = '42703',
             hint = 'See the column attributes of pgps.event_types.';
     end if;
-    v_columns := pg_catalog.array_cat(v_keys,
-        array(select c from pg_catalog.unnest(array['_producer', '_producer_seq']) c where c <> all (v_keys)));
-    -- One INSERT for all: an attribute that an object leaves out takes its default.
-    execute pg_catalog.format('insert into %s (%s) select %s from pg_catalog.jsonb_array_elements($1) with ordinality '
-        'e(object, place)
-        cross join lateral pg_catalog.jsonb_populate_record(null::%s, e.object) r order by e.place',
-            coalesce(_insert_events.target, v_endpoint),
-        (select pg_catalog.string_agg(pg_catalog.quote_ident(k), ', ' order by n)
-            from pg_catalog.unnest(v_columns) with ordinality u(k, n)),
-        (select pg_catalog.string_agg(case
-                when k <> all (v_keys) then case k when '_producer' then '$2' else '$3[e.place]' end
-                when d.adbin is null then 'r.' || pg_catalog.quote_ident(k)
-                else pg_catalog.format('case when e.object ? %L then r.%I else %s end', k, k,
-                    pg_catalog.pg_get_expr(d.adbin, d.adrelid)) end, ', ' order by n)
-            from pg_catalog.unnest(v_columns) with ordinality u(k, n)
-            join pg_catalog.pg_attribute a on a.attrelid = v_endpoint::regclass and a.attname = k and not a.attisdropped
-            left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum), v_endpoint)
+    -- Without a producer the statement has two columns less to look at; but there must be a column.
+    if _insert_events.producer is not null or v_columns is null then
+        v_columns := pg_catalog.concat_ws(', ', v_columns, '_producer, _producer_seq');
+        v_values := pg_catalog.concat_ws(', ', v_values,
+            case when v_is_one then '$2, $3[1]' else '$2, $3[e.place]' end);
+    end if;
+    execute pg_catalog.format(case when v_is_one
+            then 'insert into %s (%s) select %s from pg_catalog.jsonb_populate_record(null::%s, '
+                '$1 operator(pg_catalog.->) 0) r'
+            else 'insert into %s (%s) select %s from pg_catalog.jsonb_array_elements($1) with ordinality '
+                'e(object, place) cross join lateral pg_catalog.jsonb_populate_record(null::%s, e.object) r '
+                'order by e.place' end,
+        coalesce(_insert_events.target, v_endpoint), v_columns, v_values, v_endpoint)
     using _insert_events.payload, _insert_events.producer, _insert_events.numbers;
 end
 $$;
@@ -259,6 +264,34 @@ end;
 comment on function pgps._numbered(jsonb, bigint, bigint[]) is
 'The objects of an array, numbered from first on, that have one of these numbers';
 
+create or replace function pgps._events_of(payload jsonb) returns jsonb
+language plpgsql immutable
+as $$
+declare
+    v_events jsonb := case pg_catalog.jsonb_typeof(_events_of.payload) when 'array' then _events_of.payload
+        else pg_catalog.jsonb_build_array(_events_of.payload) end;
+    v_wrong text;
+begin
+    if _events_of.payload is null then
+        raise exception 'the payload is null' using errcode = '22023',
+            hint = 'Give a JSON object, or an array of objects.';
+    -- An expression takes less than a statement, and mostly there is one event.
+    elsif pg_catalog.jsonb_array_length(v_events) = 1 then
+        v_wrong := nullif(pg_catalog.jsonb_typeof(v_events -> 0), 'object');
+    else
+        select pg_catalog.jsonb_typeof(e) into v_wrong from pg_catalog.jsonb_array_elements(v_events) e
+            where pg_catalog.jsonb_typeof(e) <> 'object' limit 1;
+    end if;
+    if v_wrong is not null then
+        raise exception 'the payload has a JSON % where an object is wanted', v_wrong
+        using errcode = '22023', hint = 'An event is an object: {"attribute": value, …}.';
+    end if;
+    return v_events;
+end
+$$;
+comment on function pgps._events_of(jsonb) is
+'The events of a payload as an array of objects: itself, or one object. Errors: 22023.';
+
 create or replace function pgps.publish(
     event_type text, payload jsonb, visibility text = null, reliability text = null, handler text = null,
     producer text = null, producer_seq bigint = null
@@ -266,20 +299,18 @@ create or replace function pgps.publish(
 language plpgsql
 as $$
 declare
-    v_events jsonb := case pg_catalog.jsonb_typeof(publish.payload) when 'array' then publish.payload
-        else pg_catalog.jsonb_build_array(publish.payload) end;
+    v_events jsonb := pgps._events_of(publish.payload);
     v_known jsonb;
     v_key jsonb := pg_catalog.jsonb_build_object('event_type', publish.event_type, 'visibility', publish.visibility,
         'producer', publish.producer, 'producer_seq', publish.producer_seq, 'count',
         pg_catalog.jsonb_array_length(v_events));
     v_numbers bigint[];
-    v_wrong text;
     v_handler text := coalesce(pg_catalog.current_setting('pgps.handler', true), '');
+    v_is_told boolean := greatest(publish.visibility, publish.reliability, publish.handler,
+        pg_catalog.current_setting('pgps.visibility', true),
+        pg_catalog.current_setting('pgps.reliability', true)) <> '';
 begin
-    if publish.payload is null then
-        raise exception 'the payload is null' using errcode = '22023',
-            hint = 'Give a JSON object, or an array of objects.';
-    elsif publish.visibility not in ('deferred', 'immediate') then
+    if publish.visibility not in ('deferred', 'immediate') then
         raise exception 'invalid visibility "%"', publish.visibility using errcode = '22023',
             hint = 'Use deferred or immediate.';
     elsif publish.reliability not in ('guaranteed', 'non-guaranteed') then
@@ -291,12 +322,6 @@ begin
     elsif (publish.producer is null) <> (publish.producer_seq is null) then
         raise exception 'producer and producer_seq belong together' using errcode = '22023',
             hint = 'Give both or neither.';
-    end if;
-    select pg_catalog.jsonb_typeof(e) into v_wrong from pg_catalog.jsonb_array_elements(v_events) e
-        where pg_catalog.jsonb_typeof(e) <> 'object' limit 1;
-    if v_wrong is not null then
-        raise exception 'the payload has a JSON % where an object is wanted', v_wrong
-        using errcode = '22023', hint = 'An event is an object: {"attribute": value, …}.';
     end if;
     v_known := pgps._call('publication', v_key);
     if pg_catalog.jsonb_array_length(v_events) = 0 then
@@ -310,12 +335,20 @@ begin
         v_numbers := array(select n::bigint from pg_catalog.jsonb_array_elements_text(v_known -> 'numbers') n);
         v_events := pgps._numbered(v_events, publish.producer_seq, v_numbers);
     end if;
-    perform pg_catalog.set_config('pgps.reliability', coalesce(publish.reliability, ''), true),
-        pg_catalog.set_config('pgps.visibility', 'deferred', true),
-        pg_catalog.set_config('pgps.handler', coalesce(publish.handler, v_handler), true);
-    perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, v_numbers);
-    perform pg_catalog.set_config('pgps.reliability', '', true), pg_catalog.set_config('pgps.visibility', '', true),
-        pg_catalog.set_config('pgps.handler', v_handler, true);
+    if not v_is_told then
+        perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, v_numbers);
+    else
+        perform pg_catalog.set_config('pgps.reliability', coalesce(publish.reliability, ''), true),
+            pg_catalog.set_config('pgps.visibility', 'deferred', true),
+            pg_catalog.set_config('pgps.handler', coalesce(publish.handler, v_handler), true);
+        perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, v_numbers);
+        perform pg_catalog.set_config('pgps.reliability', '', true), pg_catalog.set_config('pgps.visibility', '', true),
+            pg_catalog.set_config('pgps.handler', v_handler, true);
+    end if;
+    if publish.producer is null then
+        -- The sequence by its number: publishers may read it, but not look into its schema.
+        return pg_catalog.currval((v_known ->> 'ids')::pg_catalog.oid);
+    end if;
     return (pgps._call('published', v_key || v_known) #>> '{}')::bigint;
 end
 $$;
@@ -338,6 +371,8 @@ grant usage on sequence pgps_internal.event_id_seq to public;
 grant execute on function
     pgps._manner(integer),
     pgps._publisher(integer, name),
+    pgps._events_of(jsonb),
+    pgps._has_listeners(regclass),
     pgps._no_handler(text),
     pgps._tell(integer, bigint, regclass, text, text),
     pgps._wake(regclass),

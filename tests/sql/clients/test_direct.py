@@ -125,6 +125,40 @@ def test_a_statement_sends_one_note_and_none_when_nobody_is_registered(
     assert queued.notes() == []
 
 
+def test_a_statement_that_is_planned_already_learns_who_registers_and_leaves(
+    connect: Connect, tick: str, clients: Callable[..., list[Client]]
+) -> None:
+    publisher, listener = connect(), connect()
+    rows(publisher, "set plan_cache_mode = force_generic_plan")
+    rows(publisher, f"prepare raise_it (integer) as insert into {endpoint(tick)} (n) values ($1)")
+    rows(
+        publisher,
+        f"create function pg_temp.raise_it(n integer) returns void language plpgsql as 'begin insert into "
+        f"{endpoint(tick)} (n) values (n); end'",
+    )
+
+    def plan() -> str:
+        return "\n".join(column(publisher, "explain (verbose, costs off) execute raise_it(0)"))
+
+    def raise_both(n: int) -> None:
+        rows(publisher, f"execute raise_it({n})")
+        rows(publisher, f"select pg_temp.raise_it({n + 1})")
+
+    raise_both(1)
+    assert "_tell" not in plan()
+    assert "has_table_privilege('pgps_worker'" not in plan()
+    (client,) = clients(tick, "direct")
+    rows(listener, f'listen "{client.call("client_channels")[-1]}"')
+    raise_both(3)
+    assert "_tell" in plan()
+    assert len(notifications(listener)) == 2
+    assert client.pushed() == [3, 4]
+    client.call("unregister_for_event", tick)
+    raise_both(5)
+    assert "_tell" not in plan()
+    assert notifications(listener) == []
+
+
 def test_who_hears_a_note_fetches_with_his_own_rights(
     admin: psycopg.Connection,
     connect: Connect,
