@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from tests.cli.conftest import Pgps, pgps, pgps_without_database  # noqa: F401 - fixtures
-from tests.fix_broker import call, column, make_type, publish, refused, rows, value
+from tests.fix_broker import call, publish, refused, rows, value
+from tests.links.auditing import Brokers, alter_log, audit, end_to_end, findings, line
 from tests.links.horizon_stage import Scene, wants_all
-from tests.links.rig import Broker, Link, filters_from, linked, received, settle
-
-Brokers = Callable[[int], list[Broker]]
-
-
-def audit(broker: Broker) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = column(broker.admin, "select to_jsonb(a) from pgps.audit() a")
-    return found
-
-
-def findings(broker: Broker) -> list[tuple[str, str, str, str, int, int]]:
-    query = (
-        "select kind, what, neighbour, origin, events_there, events_here from pgps.audit_findings order by 1, 2, 3, 4"
-    )
-    return [(*row,) for row in rows(broker.admin, query)]
-
-
-@contextmanager
-def line(made: list[Broker], *, filter: str | None = None) -> Iterator[list[Link]]:  # noqa: A002
-    """Brokers in a row, the last of which gets the first one's ticks; what is counted was compared once."""
-    for broker in made:
-        call(broker.admin, "configure", "link_report_interval", "0 seconds")
-        make_type(broker.admin, "tick")
-    with linked(list(itertools.pairwise(made))) as links:
-        for link in links:
-            link.out.with_rows = link.back.with_rows = 32
-        settle(made, links)
-        call(made[-1].admin, "subscribe", "all", "tick", filter=filter, scope="global")
-        settle(made, links)
-        for n in (1, 2):
-            publish(made[0].admin, "tick", n)
-            settle(made, links)
-        yield links
-
-
-def end_to_end(broker: Broker, origin: str) -> dict[str, Any]:
-    (row,) = [row for row in audit(broker) if row["kind"] == "end" and row["origin"] == origin]
-    return row
+from tests.links.rig import received, settle
 
 
 def test_what_arrives_as_it_was_published_is_complete(brokers: Brokers) -> None:
@@ -67,11 +30,6 @@ def test_what_arrives_as_it_was_published_is_complete(brokers: Brokers) -> None:
         hops = [row for row in audit(made[2]) if row["kind"] == "hop" and row["origin"] == "a"]
         assert [(row["neighbour"], row["events_here"], row["verdict"]) for row in hops] == [("b", 192, "complete")]
         assert [findings(broker) for broker in made] == [[], [], []]
-
-
-def alter_log(broker: Broker, statement: str) -> None:
-    """Do something to a log that nobody should."""
-    assert broker.admin.execute(statement.encode()).rowcount > 0, statement
 
 
 def test_an_event_deleted_at_a_broker_between_is_named_by_it_and_by_the_next(brokers: Brokers) -> None:
@@ -283,115 +241,3 @@ def test_a_total_from_before_nobody_wanted_all_events_is_not_compared_with_later
         goes_on(11, 3, 4)
         states(11, tick=said)
         assert findings(here) == [("end", "count", "b", "x", 4, 3)]
-
-
-def test_what_a_narrow_filter_selects_is_counted_again_at_each_hop(brokers: Brokers) -> None:
-    made = brokers(3)
-    a, b, c = made
-    with line(made, filter="n > 0") as links:
-        stated = "select count(*) from pgps_internal.shipment where kind = 'audit' and body ? 'recounts'"
-        before = [value(broker.admin, stated) for broker in (a, b)]
-        publish(a.admin, "tick", 3, -3)
-        settle(made, links)
-        publish(a.admin, "tick", *range(-300, 301))
-        settle(made, links)
-        assert [value(broker.admin, stated) - one for broker, one in zip((a, b), before, strict=True)] == [2, 2]
-        assert [findings(broker) for broker in made] == [[], [], []]
-        (row,) = [row for row in audit(c) if row["kind"] == "log" and row["origin"] == "a"]
-        assert (row["filter"], row["verdict"], row["digest_equal"]) == ("n > 0", "complete", True)
-        assert row["events_there"] == row["events_here"] >= 301
-        # The sender skips a batch that it has matched.
-        publish(a.admin, "tick", 4, 5, -6)
-        a.settle()
-        last = "select max(batch_id) from pgps_internal.delivery"
-        alter_log(a, f"delete from pgps_internal.delivery where batch_id = ({last})")
-        settle(made, links)
-        assert findings(b) == [("log", "count", "a", "a", 2, 0)]
-        assert findings(c) == []
-        # The broker between has what it is to send on no more.
-        publish(a.admin, "tick", 7, 8, -9)
-        a.settle()
-        assert links[0].out.move()
-        b.settle()
-        alter_log(b, f"delete from pgps_internal.delivery where batch_id = ({last})")
-        settle(made, links)
-        assert findings(c) == [("log", "count", "b", "a", 2, 0)]
-        (row,) = [row for row in audit(c) if row["kind"] == "log" and row["origin"] == "a"]
-        assert (row["verdict"], row["events_there"] - row["events_here"]) == ("differs", 2)
-        publish(a.admin, "tick", 10)
-        settle(made, links)
-        assert len(findings(b) + findings(c)) == 2
-
-
-def test_an_event_lost_between_under_a_narrow_filter_is_named_where_it_was_lost(brokers: Brokers) -> None:
-    made = brokers(3)
-    a, b, c = made
-    with line(made, filter="n > 0") as links:
-        publish(a.admin, "tick", 3, 4, 5)
-        a.settle()
-        links[0].out.carry(links[0].out.next(refresh=False))
-        alter_log(b, "delete from pgps_internal.tick_log where n = 4")
-        settle(made, links)
-        assert [n for _, n in received(c, "all")] == [1, 2, 3, 5]
-        assert findings(b) == [("here", "count", "a", "a", 3, 2)]
-
-
-def test_of_many_events_one_batch_in_so_many_is_counted_again(brokers: Brokers) -> None:
-    made = brokers(2)
-    a, b = made
-    with line(made, filter="n > 0") as links:
-        newest = "select max(batch_id) from pgps_internal.batch"
-        first = value(a.admin, newest) + 1
-        for n in range(60):
-            publish(a.admin, "tick", *range(n - 20, n))
-            a.settle()
-        settle(made, links)
-        counted = """
-            select (body #>> '{recounts,tick,modulus}')::integer from pgps_internal.shipment
-            where kind = 'audit' and body ? 'recounts' order by lseq desc limit 1
-        """
-        numbers = f"generate_series({first}, ({newest})) n where pgps_internal.is_one_in(16, n)"
-        if value(a.admin, f"select count(*) from {numbers}"):
-            assert value(a.admin, counted) == 16
-        assert findings(b) == []
-        assert received(b, "all")[2:] == [("a", n) for k in range(60) for n in range(k - 20, k) if n > 0]
-
-
-def test_filters_that_change_between_two_counts_are_no_difference(brokers: Brokers) -> None:
-    made = brokers(2)
-    a, b = made
-    with line(made, filter="n > 0") as links:
-        for n in range(8):
-            publish(a.admin, "tick", n - 4, n)
-            a.settle()
-            call(b.admin, "subscribe", f"s{n}", "tick", filter=f"n % 8 = {n}", scope="global")
-            if n % 2:
-                call(b.admin, "unsubscribe", f"s{n - 1}")
-            publish(a.admin, "tick", n - 4, n)
-            for broker in made:
-                broker.settle()
-            links[0].move()
-        settle(made, links)
-        publish(a.admin, "tick", *range(-8, 8))
-        settle(made, links)
-        assert [findings(broker) for broker in made] == [[], []]
-
-
-def test_what_came_while_all_was_wanted_is_no_difference(brokers: Brokers) -> None:
-    made = brokers(2)
-    a, b = made
-    with line(made, filter="n > 0") as links:
-        publish(a.admin, "tick", 3, -3)
-        settle(made, links)
-        call(b.admin, "subscribe", "whole", "tick", scope="global")
-        # Both filters are at a, and b has yet to hear that the wider one is in force.
-        while filters_from(a, "b") != ["n > 0", None]:
-            assert links[0].back.move()
-        publish(a.admin, "tick", *range(-10, 10))
-        a.settle()
-        links[0].out.carry(links[0].out.next(refresh=False))
-        call(b.admin, "unsubscribe", "whole")
-        settle(made, links)
-        publish(a.admin, "tick", 4, -4)
-        settle(made, links)
-        assert ([findings(broker) for broker in made], filters_from(a, "b")) == ([[], []], ["n > 0"])

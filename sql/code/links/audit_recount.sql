@@ -235,6 +235,9 @@ set search_path = pg_catalog, pg_temp
 as $$
     select s.type_id, s.after, s.upto, s.events, n.events, n.ids,
         r.arrival_id is not null and not n.is_unknown
+            -- Of what is fetched again for children a part was counted when it came first, maybe for other filters.
+            and not exists (select from pgps_internal.origin o where o.origin_id = compare_recounts.origin_id
+                and o.rewind_start is not null)
             -- All that is counted came behind the row of the ledger that is noted. If one that is as old as that is
             -- still there, none of them has gone with its segment.
             and exists (select from pgps_internal.arrival a where a.origin_id = compare_recounts.origin_id
@@ -260,6 +263,32 @@ $$;
 comment on function pgps_internal.compare_recounts(integer, jsonb) is
 'What a parent has counted of an origin (there), what came (here; ids, also of other types), and whether the two can be
 compared, by event type';
+
+create or replace function pgps_internal.forget_recounted(origin_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- No row of the ledger is as old as that: the next count is not compared, and the comparison begins behind it.
+    update pgps_internal.audit_recounted r set arrival_id = -1 where r.origin_id = forget_recounted.origin_id;
+end
+$$;
+comment on function pgps_internal.forget_recounted(integer) is
+'Called when a rewind ends: the next count of its origin covers batches of which this broker had a part before';
+
+create or replace function pgps_internal.forget_recounts(subscription_id bigint, type_ids integer[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from pgps_internal.audit_recount k using pgps_internal.neighbour n
+    where n.subscription_id = forget_recounts.subscription_id and k.neighbour_id = n.neighbour_id
+        and k.type_id = any (forget_recounts.type_ids);
+end
+$$;
+comment on function pgps_internal.forget_recounts(bigint, integer[]) is
+'Called when filters of a neighbour are dropped: what was sent while they were in force is not to be counted under those
+that are left, even if these are the same as when was counted last';
 
 create or replace function pgps_internal.hear_recounts(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql

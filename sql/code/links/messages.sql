@@ -187,7 +187,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_class bigint;
-    v_dropped boolean := false;
+    v_types integer[] := '{}';
 begin
     for v_class in
         delete from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id
@@ -196,12 +196,13 @@ begin
         continue when exists (select from pgps_internal.wanted w
             where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = v_class);
         perform pgps_internal.hold_owner((drop_gone.neighbour).role::oid);
+        v_types := v_types || (select c.type_id from pgps_internal.class c where c.class_id = v_class);
         delete from pgps_internal.member m where m.subscription_id = (drop_gone.neighbour).subscription_id
             and m.class_id = v_class;
         perform pgps_internal.drop_unused_class(v_class);
-        v_dropped := true;
     end loop;
-    if v_dropped then
+    if v_types <> '{}' then
+        perform pgps_internal.forget_recounts((drop_gone.neighbour).subscription_id, v_types);
         -- Also classes that pgps_internal.widen has replaced: what they matched is packed by now.
         for v_class in
             delete from pgps_internal.member m using pgps_internal.class c
