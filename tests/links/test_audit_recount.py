@@ -1,4 +1,4 @@
-"""The audit under narrower filters: each hop counts what they select once more; what was lost is named, nothing else."""
+"""The audit under narrower filters: each hop counts again what they select; what was lost is named, nothing else."""
 
 from __future__ import annotations
 
