@@ -18,6 +18,7 @@ import typer.main
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from bench.field.peers import Missing, npm
 from pgps.cli.__main__ import app
 from pgps.embedded import find_binaries
 from tests.acceptance.documents import ROOT, Block, blocks_of, documents
@@ -57,19 +58,60 @@ def _nothing_left(request: pytest.FixtureRequest, server: Server) -> Iterator[No
 
 
 @pytest.fixture
-def serve(_nothing_left: None, environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
-    """Start each line of a block as a program; all end before the databases go."""
+def serve(
+    _nothing_left: None, environment: dict[str, str], own_database: str, role: Callable[..., str], tmp_path: Path
+) -> Iterator[Serve]:
+    """Start a program, or each line of a block as one; all end before the databases go."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(block: Block) -> None:
-        for line in block.text.splitlines():
+        if not block.served:
+            commands, more = [shlex.split(line) for line in block.text.splitlines()], {}
+        else:
+            (tmp_path / block.served).write_text(block.text)
+            if block.kind == "js":
+                commands, more = [["node", str(tmp_path / block.served)]], {"NODE_PATH": _node_modules()}
+            else:
+                commands, more = [[*_java(), str(tmp_path / block.served), _jdbc_url(own_database, role)]], {}
+        for command in commands:
             with (tmp_path / "served.log").open("ab") as log:
-                started.append(subprocess.Popen(shlex.split(line), cwd=ROOT, env=environment, stdout=log, stderr=log))
+                program = subprocess.Popen(command, cwd=ROOT, env={**environment, **more}, stdout=log, stderr=log)
+                started.append(program)
 
     yield start
+    ended = [process.poll() for process in started]
     for process in started:
         process.kill()
         process.wait()
+    assert ended == [None] * len(ended), (tmp_path / "served.log").read_text()[-3000:]
+
+
+def _node_modules() -> str:
+    """Return where Node finds the package pg, which is fetched once."""
+    try:
+        return str(npm("pg@8"))
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+def _java() -> list[str]:
+    """Return what runs a file of Java with PostgreSQL's driver, both of which make setup installs."""
+    jar = Path(os.environ.get("PGPS_JDBC_JAR", "/usr/share/java/postgresql.jar"))
+    if not jar.is_file():
+        pytest.skip("there is no JDBC driver: apt-get install libpostgresql-jdbc-java libscram-java")
+    # Debian's driver finds what it needs for SCRAM beside it.
+    return ["java", "-cp", os.pathsep.join(str(path) for path in jar.parent.glob("*.jar"))]
+
+
+def _jdbc_url(dsn: str, role: Callable[..., str]) -> str:
+    """Return an address for JDBC, which speaks TCP only, with a role that may do what the document's reader may."""
+    name, place = role("shop"), conninfo_to_dict(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("alter role {} superuser").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("set role {}").format(sql.Identifier(name)))
+        connection.execute("select pgps.advertise(quote_ident(name)) from pgps.event_types")
+    host = "127.0.0.1" if str(place["host"]).startswith("/") else place["host"]
+    return f"jdbc:postgresql://{host}:{place['port']}/{place['dbname']}?user={name}&password=test"
 
 
 @pytest.mark.parametrize("path", _PATHS)
@@ -84,7 +126,7 @@ def test_what_a_document_tells_to_type_works(path: str, environment: dict[str, s
         for block in group:
             if block.kind == "python":
                 _run(path, block, [sys.executable, "-c", block.text], environment)
-            elif block.said == "serve":
+            elif block.served is not None:
                 serve(block)
             elif block.awaited is not None:
                 _run_until(path, block, environment)
