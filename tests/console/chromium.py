@@ -33,6 +33,67 @@ _REWORD = """pairs => {
         texts.currentNode.nodeValue = texts.currentNode.nodeValue.replace(new RegExp(from, 'g'), to);
 }"""
 
+_FOCUSABLE = "a[href], button, input:not([type=hidden]), select, textarea, [tabindex='0']"
+# What is reached by a key, in its order, and whether the browser shows where one is.
+_WATCH_FOCUS = """selector => {
+    const all = [...document.querySelectorAll(selector)].filter(one => one.getClientRects().length && !one.disabled);
+    // What is live is replaced by its like.
+    const key = one => one.id || [one.tagName, one.getAttribute('href'), one.name, one.textContent].join(' ');
+    window.missing = new Set(all.map(key));
+    window.unseen = [];
+    document.addEventListener('focusin', ({target}) => {
+        window.missing.delete(key(target));
+        const style = getComputedStyle(target);
+        if (style.outlineStyle === 'none' || parseFloat(style.outlineWidth) < 2) window.unseen.push(target.outerHTML);
+    });
+    return all.length;
+}"""
+_NOT_REACHED = "() => [[...window.missing], window.unseen]"
+# Text whose contrast with what is behind it is below 4.5, as WCAG 2 reckons it for text that is not large.
+_FAINT = """() => {
+    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const channels = colour => {
+        canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+        return canvas.getImageData(0, 0, 1, 1).data;
+    };
+    const luminance = ([r, g, b]) => [r, g, b].map(part => part / 255)
+        .map(part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+    const ground = one => {
+        for (let at = one; at; at = at.parentElement) {
+            const found = channels(getComputedStyle(at).backgroundColor);
+            if (found[3] === 255) return found;
+        }
+        return channels('Canvas');
+    };
+    const found = [];
+    for (const one of document.querySelectorAll('body *')) {
+        const hasText = [...one.childNodes].some(node => node.nodeType === 3 && node.nodeValue.trim());
+        if (!hasText || !one.getClientRects().length || one.closest('svg, option')) continue;
+        const pair = [luminance(channels(getComputedStyle(one).color)), luminance(ground(one))].sort((a, b) => b - a);
+        const contrast = (pair[0] + 0.05) / (pair[1] + 0.05);
+        if (contrast < 4.5) found.push(`${contrast.toFixed(2)}: ${one.outerHTML.slice(0, 200)}`);
+    }
+    return found;
+}"""
+
+
+def all_is_reached_with_the_tab_key(page: Page) -> None:
+    """Go through a page from its top, key by key: each link, button and field is met, and it is seen which."""
+    number = page.evaluate(_WATCH_FOCUS, _FOCUSABLE)
+    page.evaluate("() => { document.activeElement.blur(); window.scrollTo(0, 0); }")
+    for _ in range(number + 3):
+        page.keyboard.press("Tab")
+    missing, unseen = page.evaluate(_NOT_REACHED)
+    assert not missing, f"{page.url}: {missing[:5]}"
+    assert not unseen, f"{page.url}: {unseen[:5]}"
+
+
+def all_can_be_read(page: Page) -> None:
+    """Look at all text there is: it stands out from what is behind it."""
+    faint = page.evaluate(_FAINT)
+    assert not faint, f"{page.url}: {faint[:5]}"
+
 
 @dataclass
 class Windows:

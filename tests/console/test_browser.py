@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from pgps_console.actions import ACTIONS
 from pgps_console.pages import PAGES
-from tests.console.chromium import Windows, windows
+from tests.console.chromium import Windows, all_can_be_read, all_is_reached_with_the_tab_key, windows
 from tests.console.stage import ORIGIN, furnish
 from tests.fix_broker import call, endpoint, make_type, rows, value
 from tests.fix_db import Connect
@@ -288,6 +288,7 @@ def _see_every_page(opened: Windows, desk: Desk) -> None:
     ]
     for path in paths:
         _see(opened, desk.page, path, "light")
+        all_is_reached_with_the_tab_key(desk.page)
         desk.page.set_viewport_size({"width": 400, "height": 800})
         _fits(desk.page, path)
         desk.page.set_viewport_size({"width": 1280, "height": 800})
@@ -307,6 +308,7 @@ def _see(opened: Windows, page: Page, path: str, scheme: str) -> None:
     page.goto(path)
     expect(page.locator("h1")).to_be_visible()
     _fits(page, path)
+    all_can_be_read(page)
     if "event_id" in path:
         expect(page.locator(".steps li").first).to_be_visible()
     if path in _PICTURES:
