@@ -290,6 +290,7 @@
 \ir code/views/catalogue.sql
 \ir code/views/health.sql
 \ir code/views/metrics.sql
+\ir code/views/totals.sql
 \ir code/views/explain.sql
 \ir code/views/trace.sql
 

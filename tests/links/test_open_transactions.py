@@ -185,7 +185,7 @@ _READ = set(
     """
     audit check_call check_callback check_composite check_filter client_channels count_exceptions end_of_stream explain
     explain_composite_event fetch_direct fetch_reply fetch_tuples find_exceptions find_queued find_subscriptions health
-    plan_composite_event session_channels slice_stream trace
+    plan_composite_event session_channels slice_stream totals trace
     """.split()
 )
 # Each does to one row of its room what a neighbour of it in a story does.
