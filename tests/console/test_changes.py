@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from pgps_console.actions import ACTIONS
 from tests.console.conftest import Visit, hidden, statement, text_of
 from tests.console.stage import furnish
@@ -139,12 +137,30 @@ def test_what_the_database_refuses_is_said_with_its_hint(
     assert "not a number" in odd.text
 
 
-@pytest.mark.parametrize("action", ["pause", "retry", "configure"])
-def test_a_console_that_is_read_only_changes_nothing(visit: Visit, boss: str, action: str) -> None:
-    browser = visit(boss, read_only=True)
-    page = browser.get("/exceptions")
-    assert "/act/" not in page.text
-    assert "read-only" in page.text
-    for answer in (browser.get(f"/act/{action}?name=x&value=1"), browser.client.post(f"/act/{action}", data={})):
-        assert answer.status_code == 403
-        assert "read-only" in answer.text
+def test_a_console_that_is_read_only_has_no_form_and_changes_nothing(
+    own_database: str, connect: Connect, visit: Visit, boss: str
+) -> None:
+    admin = connect(dsn=own_database)
+    furnish(admin)
+    browser, writing = visit(boss, dsn=own_database, read_only=True), visit(boss, dsn=own_database)
+    event = value(admin, "select max(event_id) from pgps.exceptions")
+    offered = 0
+    for path in (
+        "/", "/types", "/types/reading", "/subscriptions", "/subscriptions/ward", "/exceptions",
+        f"/exceptions/one?event_type=reading&event_id={event}&subscription=beds", "/topology", "/links/pharmacy",
+        "/composites", "/composites/untreated", "/units", "/spools", "/spools/handover", "/workers", "/settings",
+        "/audit",
+    ):  # fmt: skip
+        page = browser.get(path)
+        assert page.status_code == 200, path
+        assert "/act/" not in page.text, path
+        assert page.text.count('method="post"') == 1, f"{path}: nothing but logging out"
+        assert "read-only" in page.text
+        offered += "/act/" in writing.get(path).text
+    assert offered >= 7
+    for action in ACTIONS:
+        answers = (browser.get(f"/act/{action}?name=ward&value=1"), browser.act(action, name="ward", step="run"))
+        for answer in answers:
+            assert answer.status_code == 403, action
+            assert "read-only" in answer.text
+    assert value(admin, "select state from pgps.subscriptions where name = 'ward'") == "active"
