@@ -9,7 +9,7 @@ from pgps import config, install
 def run(connection: Connection) -> None:
     """Upgrade over a connection that is in a transaction; whoever began it commits it."""
     driver = install.driver_connection(connection)
-    had_language = install.before_revisions(driver)
+    had_language = install.before_revisions(driver, stop=context.config.attributes.get("stop", False))
     context.configure(connection=connection, version_table_schema="pgps_internal")
     with context.begin_transaction():
         context.run_migrations()

@@ -71,13 +71,14 @@ def give_way(connection: psycopg.Connection) -> None:
     )
 
 
-def stop_others(connection: psycopg.Connection) -> None:
+def stop_others(connection: psycopg.Connection, patience: float) -> None:
     """Take what the revisions will want for themselves, all of it at once, before anything has changed.
 
     The event types come first, since a publisher that waits there holds nothing yet. A transaction that publishes
-    several may stand between two of them; then all locks are released, and the next attempt takes another order.
+    several may stand between two of them; then all locks are released, and the next attempt takes another order, for
+    `patience` seconds.
     """
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while True:
         try:
             with connection.transaction():

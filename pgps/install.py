@@ -109,9 +109,10 @@ def uninstall(dsn: str) -> None:
         _scripts.run(connection, ["uninstall.sql"])
 
 
-def before_revisions(connection: psycopg.Connection) -> bool:
+def before_revisions(connection: psycopg.Connection, *, stop: bool = False) -> bool:
     """Take the locks and make alembic's version table a place; called by env.py, in its transaction.
 
+    Others are stopped for revisions, and with `stop` also where the code alone is applied.
     What plain psql installed gets the version its schema scripts noted.
     Returns whether the database has PL/Python already, to tell `after_revisions`.
     Raises InstallError when a newer release is installed.
@@ -126,7 +127,9 @@ def before_revisions(connection: psycopg.Connection) -> bool:
         )
     connection.execute("create schema if not exists pgps_internal")
     if now.revision is not None and now.revision < now.head:
-        stop_others(connection)
+        stop_others(connection, PATIENCE)
+    elif now.revision is not None and stop:
+        stop_others(connection, PATIENCE / 6)
     if now.installed:
         connection.execute(
             """
@@ -189,12 +192,14 @@ def _migrate(dsn: str) -> Installation:
     """Let alembic run the missing revisions and then the code, all in one transaction.
 
     Publishers and workers go on in the meantime. They may hold a lock for which the upgrade waits while they wait for
-    one that it holds; then the upgrade gives way to them, and begins again.
+    one that it holds; then the upgrade gives way to them, and begins again. Every other time it stops them first:
+    whoever comes all the time, such as a worker, would be in the way each time.
     """
     until = time.monotonic() + PATIENCE
+    stop = False
     while True:
         try:
-            return _migrate_once(dsn)
+            return _migrate_once(dsn, stop=stop)
         except PgpsError as error:
             if error.sqlstate not in IN_THE_WAY:
                 raise
@@ -206,16 +211,17 @@ def _migrate(dsn: str) -> Installation:
                 ) from error
             # The pause is another one each time, since whoever was in the way may come at regular intervals.
             time.sleep(random.uniform(0.05, 0.5))  # noqa: S311
+            stop = not stop
 
 
-def _migrate_once(dsn: str) -> Installation:
+def _migrate_once(dsn: str, *, stop: bool) -> Installation:
     from alembic import command  # noqa: PLC0415 - see engine()
     from alembic.config import Config  # noqa: PLC0415
 
     configuration = Config()
     configuration.set_main_option("script_location", str(_resources.migrations_dir()))
     with _one_alembic, _pgps_errors(), engine(dsn).begin() as connection:
-        configuration.attributes["connection"] = connection
+        configuration.attributes.update(connection=connection, stop=stop)
         command.upgrade(configuration, "head")
         return _status(driver_connection(connection))
 
