@@ -154,8 +154,8 @@ def _audit_metrics(findings: list[AuditFinding]) -> str:
 
 
 _LINK_METRICS: list[tuple[str, str, Callable[[LinkVitals], Iterator[tuple[str, float]]]]] = [
-    ("up", "gauge", lambda link: iter([("", int(link.state == "up"))])),
-    ("state", "gauge", lambda link: iter([(f',state="{link.state}"', 1)])),
+    ("up", "gauge", lambda link: iter([("", int(_state(link) == "up"))])),
+    ("state", "gauge", lambda link: iter([(f',state="{_state(link)}"', 1)])),
     ("events_total", "counter", lambda link: ((f',way="{way}"', x.events) for way, x in _ways(link))),
     ("bytes_total", "counter", lambda link: ((f',way="{way}"', x.bytes) for way, x in _ways(link))),
     ("batches_total", "counter", lambda link: ((f',way="{way}"', x.batches) for way, x in _ways(link))),
@@ -167,6 +167,10 @@ _LINK_METRICS: list[tuple[str, str, Callable[[LinkVitals], Iterator[tuple[str, f
     ("refused_events", "gauge", lambda link: iter([("", link.refused)])),
     ("gaps", "gauge", lambda link: iter([("", link.gaps)])),
 ]
+
+
+def _state(link: LinkVitals) -> str:
+    return "incomplete" if link.state == "up" and link.lacks else link.state
 
 
 def _ways(link: LinkVitals) -> Iterator[tuple[str, WayVitals]]:

@@ -27,7 +27,10 @@ class WayVitals:
 
 @dataclass(slots=True)
 class LinkVitals:
-    """The state of one link, and what has crossed it; of an error the code alone: its text may name hosts and users."""
+    """The state of one link, and what has crossed it; of an error the code alone: its text may name hosts and users.
+
+    `lacks`: it is up, and some events do not cross.
+    """
 
     state: str = "connecting"
     out: WayVitals = field(default_factory=WayVitals)
@@ -35,6 +38,7 @@ class LinkVitals:
     connections: int = 0
     failures: int = 0
     last_error: str | None = None
+    lacks: bool = False
     lag_events: int = 0
     lag_seconds: float = 0.0
     refused: int = 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "Begun",
+    "LinkLook",
     "LinkRow",
     "Opened",
     "apply",
@@ -26,7 +27,7 @@ __all__ = [
     "note_link",
     "note_refusal",
     "open_link",
-    "read_lags",
+    "read_links",
     "rows_of",
     "take",
 ]
@@ -45,6 +46,20 @@ class LinkRow:
     conninfo: str
     draining: bool = field(default=False, compare=False)
     at_once: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLook:
+    """How a link is, as pgps.links has it; `refused` events and `gaps` are of what came over it."""
+
+    name: str
+    state: str
+    last_error: str
+    hint: str | None
+    lag_events: int
+    lag_seconds: float
+    refused: int
+    gaps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +113,14 @@ async def serve_links(connection: Connection) -> list[LinkRow]:
     return [LinkRow(row["name"], row["conninfo"], row["draining"], row["state"] == "connecting") for row in found]
 
 
-async def read_lags(connection: Connection) -> list[tuple[str, int, float, int, int]]:
-    """Return how far behind each link is: name, events, seconds, events refused here, gaps."""
+async def read_links(connection: Connection) -> list[LinkLook]:
+    """Return how each link of this broker is, as everybody sees it."""
     query: LiteralString = """
-        select coalesce(jsonb_agg(jsonb_build_array(l.name, l.lag_events, l.lag_seconds, l.refused, l.gaps)), '[]')
+        select coalesce(jsonb_agg(jsonb_build_array(l.name, l.state, l.last_error, l.hint, l.lag_events, l.lag_seconds,
+            l.refused, l.gaps)), '[]')
         from pgps.links l where l.defined_here
         """
-    return [(name, *figures) for name, *figures in await _value(connection, query)]
+    return [LinkLook(*figures) for figures in await _value(connection, query)]
 
 
 async def note_link(

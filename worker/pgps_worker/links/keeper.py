@@ -94,9 +94,10 @@ class Keeper:
             # A malformed connection string does not become right by itself either.
             is_blocked = getattr(error, "sqlstate", None) in _BLOCKED or isinstance(error, ConfigError)
             state = "blocked" if is_blocked else "waiting"
-            text = in_one_line(error)
-            said = about(link=self.link.name, state=state, error=text, hint=_hint(error))
-            log.warning("link %s: %s; again in %.0f s", self.link.name, text, pause, extra=said)
+            text, hint = in_one_line(error), _hint(error)
+            said = about(link=self.link.name, state=state, error=text, hint=hint)
+            more = f" ({hint})" if hint else ""
+            log.warning("link %s: %s%s; again in %.0f s", self.link.name, text, more, pause, extra=said)
             await self._note(state, error)
             await self.stop.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pgps_worker.connection import connect, notified
 from pgps_worker.links import calls
 from pgps_worker.links.keeper import Keeper
+from pgps_worker.logs import about
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
@@ -52,8 +53,7 @@ class Links:
                         if link.at_once:
                             await calls.note_link(connection, link.name, "defined")
                     await self._adjust(running, links)
-                    if self.config.health_port is not None:
-                        await self._measure(connection)
+                    await self._measure(connection)
                     await notified(connection, _POLL, stop=self.stop)
             finally:
                 await self._leave(list(running.values()))
@@ -67,13 +67,19 @@ class Links:
             running[link] = asyncio.create_task(keeper.run(), name=f"link-{link.name}")
 
     async def _measure(self, connection: Connection) -> None:
-        """Note how far behind the links are; those that are no more are forgotten."""
-        lags = await calls.read_lags(connection)
-        for name in self.vitals.links.keys() - {name for name, *_ in lags}:
+        """Note how the links are and how far behind, and tell what has become worse; forget those that are no more."""
+        looks = await calls.read_links(connection)
+        for name in self.vitals.links.keys() - {look.name for look in looks}:
             del self.vitals.links[name]
-        for name, events, seconds, refused, gaps in lags:
-            link = self.vitals.link(name)
-            link.lag_events, link.lag_seconds, link.refused, link.gaps = events, seconds, refused, gaps
+        for look in looks:
+            link = self.vitals.link(look.name)
+            lacks = look.state == "incomplete"
+            if lacks and not link.lacks:
+                _tell(look, f"does not carry everything: {look.last_error}", look.hint or f"pgps link show {look.name}")
+            if look.gaps > link.gaps:
+                _tell(look, f"{look.gaps} gaps: nobody has those events any more", "pgps exceptions ls")
+            link.lacks, link.lag_events, link.lag_seconds = lacks, look.lag_events, look.lag_seconds
+            link.refused, link.gaps = look.refused, look.gaps
 
     async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
         """Let tasks end; a batch that is half carried is rolled back and carried again."""
@@ -86,3 +92,8 @@ class Links:
                     await task
                 except Exception:
                     log.exception("%s failed", task.get_name())
+
+
+def _tell(look: calls.LinkLook, error: str, hint: str) -> None:
+    said = about(link=look.name, state=look.state, error=error, hint=hint)
+    log.warning("link %s: %s (%s)", look.name, error, hint, extra=said)
