@@ -333,6 +333,13 @@ def explain(subscription: str, event_id: int) -> Composed:
 HAS_CLOCK = "select to_regprocedure('pgps._clock()') is not null as has_clock"
 _CLOCKS = {True: SQL("pgps._clock()"), False: SQL("clock_timestamp()")}
 
+# As whom workers may run: a role that is not a superuser's.
+WORKER_LOGIN = """
+    select (select r.rolname::text from pg_roles r join pg_roles w on w.rolname = 'pgps_worker'
+            where r.rolcanlogin and not r.rolsuper and pg_has_role(r.oid, w.oid, 'member')
+            order by r.rolname <> 'broker_worker', r.rolname limit 1) as role
+"""
+
 INSTALLED = "select to_regnamespace('pgps') is not null as installed, current_database() as database"
 
 

@@ -98,8 +98,7 @@ def _register() -> None:
     for module in (publish, listen, sql, doctor, audit, top, topology, console, metrics):
         module.register(app)
     demo = _demo()
-    if demo is not None:
-        app.command("demo")(demo)
+    app.command("demo", hidden=demo is None)(demo or _no_demo)
 
 
 def _demo() -> Any:
@@ -109,6 +108,13 @@ def _demo() -> Any:
         return None
     sys.path.append(str(directory))
     return importlib.import_module("pgps_demo.main").demo
+
+
+def _no_demo() -> None:
+    """Say where the demonstration is."""
+    hint = "In a checkout of pgps: make demo. Without one, docs/tutorial.md takes fifteen minutes."
+    _errors.report(PgpsError("the demonstration comes with a checkout of pgps, not with the package", hint=hint))
+    raise typer.Exit(_errors.FAILED)
 
 
 _register()

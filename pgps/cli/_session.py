@@ -27,6 +27,7 @@ from pgps.errors import InstallError, UnknownName, from_database
 __all__ = ["Options", "Row", "Session"]
 
 Row = dict[str, Any]
+_WORKER = "pgps-worker --dsn DSN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,17 @@ class Session:
         return connection
 
     def typed(self, remedy: str) -> str:
-        """Return a remedy with this database in place of DSN; without user and password: a worker has its own."""
+        """Return a remedy with this database in place of DSN, and with a role that a worker may run as.
+
+        If there is none yet, the remedy begins with making it. Passwords are left out.
+        """
+        if _WORKER not in remedy:
+            return remedy
+        role = self.one(_catalogue.WORKER_LOGIN)["role"]
+        made = "" if role else "create role broker_worker login in role pgps_worker; then "
         info = self.connection.info
-        place = make_conninfo(host=info.host, port=info.port, dbname=info.dbname)
-        return remedy.replace("--dsn DSN", f"--dsn {shlex.quote(place)}")
+        place = make_conninfo(host=info.host, port=info.port, user=role or "broker_worker", dbname=info.dbname)
+        return remedy.replace(_WORKER, f"{made}pgps-worker --dsn {shlex.quote(place)}")
 
     def rows(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Return all rows of a query."""

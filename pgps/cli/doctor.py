@@ -112,5 +112,8 @@ def _links(session: Session) -> list[Row]:
     """Return the links with their details; none for who may not see them, or before `pgps upgrade` has made them."""
     if not session.one(_catalogue.HAS_LINKS)["has_links"]:
         return []
-    details = {(row["name"], row["neighbour"]): row for row in session.rows(_catalogue.link_details())}
-    return [{**row, **details[row["name"], row["neighbour"]]} for row in session.rows(_catalogue.links())]
+    # In one snapshot: a neighbour may be met, or dropped, between two.
+    with session.connection.transaction():
+        session.connection.execute(_catalogue.ONE_SNAPSHOT)
+        details = {(row["name"], row["neighbour"]): row for row in session.rows(_catalogue.link_details())}
+        return [{**row, **details[row["name"], row["neighbour"]]} for row in session.rows(_catalogue.links())]
