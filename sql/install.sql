@@ -216,6 +216,7 @@
 \ir code/spools/patterns.sql
 \ir code/spools/find.sql
 \ir code/spools/read.sql
+\ir code/spools/extents.sql
 \ir code/spools/requests.sql
 \ir code/spools/cancel.sql
 \ir code/spools/pointers.sql

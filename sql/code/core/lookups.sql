@@ -30,6 +30,21 @@ comment on function pgps_internal.fold(text) is
 'The identifier as the catalogue has it: case-folded unless in double quotes; a name that needs quotes may be given
 bare. 22023 on null, 42602 when quotes are not closed.';
 
+create or replace function pgps_internal.check_age(age interval, what text) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_age.age > '1000 years' then
+        raise exception 'invalid % %: more than 1000 years', check_age.what, check_age.age using errcode = '22023',
+            hint = 'Give at most 1000 years.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_age(interval, text) is
+'Raises 22023 for an age that cannot be subtracted from the time: whoever looks for what is older would fail, a batch or
+reclaim for all. what: for the message';
+
 create or replace function pgps_internal.check_name(name text, what text) returns text
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp

@@ -137,6 +137,7 @@ begin
     end if;
     select l.* into v_limit from pgps_internal.backlog_limit l
         where l.subscription_id = limit_backlog.subscription_id for update;
+    perform pgps_internal.check_age((args ->> 'dead_after')::interval, 'dead_after');
     v_limit.dead_after := nullif(coalesce((args ->> 'dead_after')::interval, v_limit.dead_after), interval '0');
     v_limit.max_backlog := coalesce((args ->> 'max_backlog')::bigint, v_limit.max_backlog);
     v_limit.on_backlog := coalesce(case args ->> 'on_backlog' when 'drop' then 'drop_oldest'

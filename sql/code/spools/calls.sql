@@ -33,10 +33,12 @@ $$;
 comment on function pgps.spool(text, integer, jsonb, jsonb, text[], timestamptz, text, text, name) is
 'Keeps a message for a process group, and plays it through if the group is operational; returns the id of the request.
 It gets its number when the transaction is dispatched, in the order of commit (pgps.spool_getseqn). entry: the entry
-point it is for, from 0 on. keys: up to nine numbers, {"SP_ID": 17}. keywords: texts. expires: nobody gets it after
-that. sender: a role that the caller is a member of, whose message is passed on; null = the caller. network: null or
-local = here. ordering: fbcast, cbcast, abcast or gbcast; here the order of the numbers keeps all of them. Needs the
-privilege spool. Errors: 42704 spool, sender, network, 22023 bad argument, 54000 the spool is full, 42501.';
+point it is for, from 0 on. keys: up to nine numbers, {"SP_ID": 17}, of 2000 bytes together with their names. keywords:
+texts, of a million bytes together. expires: nobody gets it after that. sender: a role that the caller is a member of,
+whose message is passed on; null = the caller. network: null or local = here. ordering: fbcast, cbcast, abcast or
+gbcast; here the order of the numbers keeps all of them. Needs the privilege spool. Errors: 42704 spool, sender,
+network, 22023 bad argument, 54000 the spool is full, or the message, its keys or its keywords are too large (a message
+has 200 MB at most), 42501.';
 
 create or replace function pgps.spool_many(name text, messages jsonb) returns bigint[]
 language plpgsql

@@ -197,7 +197,9 @@ begin
     if v_from > count_live.upto then
         return 0;
     elsif pgps_internal.is_found_exactly(count_live.spool, count_live.pattern, is_for_members)
-        and not (count_live.state).emptied && int8range(v_from, count_live.upto, '[]') then
+        -- A checkpoint pointer may be the highest number there is, after which no range can end.
+        and not (count_live.state).emptied && int8range(v_from, count_live.upto, '[)')
+        and not (count_live.state).emptied @> count_live.upto then
         return (count_live.pattern ->> 'found')::bigint;
     end if;
     execute 'select count(*) ' || pgps_internal.live_text(count_live.spool, count_live.pattern,

@@ -51,6 +51,9 @@ begin
         using errcode = '22023', hint = 'Give the longer interval first: ''{2 hours, 10 minutes}''.';
     end if;
     return v_at * tstzrange(v_now - period_of.ago[1], v_now - period_of.ago[2], '[]');
+exception when datetime_field_overflow then
+    raise exception 'spooled_ago % is out of the range of times', period_of.ago using errcode = '22023',
+        hint = 'Give shorter intervals; null is open.';
 end
 $$;
 comment on function pgps_internal.period_of(tstzrange, interval[]) is

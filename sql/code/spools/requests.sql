@@ -129,7 +129,7 @@ begin
         raise exception 'key "%" is not a number: %', v_unknown, v_keys -> v_unknown using errcode = '22023',
             hint = 'Keys are numeric; use keywords for texts.';
     end if;
-    perform pgps_internal.array_of(item -> 'keywords', 'keywords');
+    perform pgps_internal.array_of(item -> 'keywords', 'keywords'), pgps_internal.check_extent(item);
     if coalesce(item ->> 'ordering', 'cbcast') not in ('fbcast', 'cbcast', 'abcast', 'gbcast') then
         raise exception 'invalid ordering "%"', item ->> 'ordering' using errcode = '22023',
             hint = 'Use fbcast, cbcast, abcast or gbcast.';
@@ -325,9 +325,11 @@ as $$
     select case coalesce(jsonb_typeof(are_keys.keys), 'null') when 'null' then true
         when 'object' then not are_keys.keys @? '$.* ? (@.type() != "number")'
             and jsonb_array_length(jsonb_path_query_array(are_keys.keys, '$.*')) <= 9
+            and pg_column_size(are_keys.keys) <= 2000
         else false end
 $$;
-comment on function pgps_internal.are_keys(jsonb) is 'True for at most nine numeric keys, or none';
+comment on function pgps_internal.are_keys(jsonb) is
+'True for at most nine numeric keys, that an index takes, or none';
 
 create or replace function pgps_internal.is_message(item jsonb) returns boolean
 language sql immutable
@@ -340,6 +342,8 @@ as $$
         and case coalesce(jsonb_typeof(item -> 'keywords'), 'null') when 'null' then true
             when 'array' then not (item -> 'keywords') @? '$[*] ? (@.type() != "string")'
             else false end
+        and (pg_column_size(item) <= 16000
+            or coalesce(pg_column_size(item -> 'keywords') <= 1000000, true) and pgps._is_readable(item -> 'message'))
         and coalesce(item ->> 'ordering', 'cbcast') in ('fbcast', 'cbcast', 'abcast', 'gbcast'), false)
 $$;
 comment on function pgps_internal.is_message(jsonb) is

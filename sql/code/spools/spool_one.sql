@@ -9,10 +9,12 @@ language plpgsql immutable
 as $$
 begin
     return coalesce(pg_catalog.array_ndims(_are_keywords.keywords), 1) operator(pg_catalog.=) 1
-        and pg_catalog.array_position(_are_keywords.keywords, null) is null;
+        and pg_catalog.array_position(_are_keywords.keywords, null) is null
+        and (pg_catalog.octet_length(pg_catalog.array_to_string(_are_keywords.keywords, '')) operator(pg_catalog.+)
+            (4 operator(pg_catalog.*) pg_catalog.cardinality(_are_keywords.keywords))) operator(pg_catalog.<=) 1000000;
 end
 $$;
-comment on function pgps._are_keywords(text[]) is 'True for a list of texts without nulls';
+comment on function pgps._are_keywords(text[]) is 'True for a list of texts without nulls, of a million bytes at most';
 grant execute on function pgps._are_keywords(text[]) to public;
 
 create or replace function pgps_internal.write_spooling(event_type pgps_internal.event_type) returns pgps_internal.piece
@@ -49,8 +51,10 @@ as $write$
         where s.is_plain and n.message is not null and n.entry >= 0
             and case when s.owner = o.publisher then true when o.publisher = any (s.spoolers) then true
                 else pgps._uses_role(current_user, s.owner || s.spoolers) end
+            and (pg_column_size(n.message #> '{}') <= 16000 or pgps._is_readable(n.message))
             -- One to nine numbers; other keys may still be in order (see pgps_internal.are_keys).
-            and (n.keys is null or jsonb_path_query_array(n.keys, 'strict $.*', '{}', true)
+            and (n.keys is null or pg_column_size(n.keys #> '{}') <= 2000
+                and jsonb_path_query_array(n.keys, 'strict $.*', '{}', true)
                 @@ '$.size() >= 1 && $.size() <= 9 && !exists($[*] ? (@.type() <> "number"))')
             and case when n.keywords is null then true else pgps._are_keywords(n.keywords) end
         returning null::text, entry, message, keys, keywords, expires, event_id$rule$,

@@ -93,6 +93,7 @@ begin
                 hint = 'Give a positive number, or null.';
         end if;
     end loop;
+    perform pgps_internal.check_age((args ->> 'retention')::interval, 'retention');
     if (args ->> 'retention')::interval <= '0' then
         raise exception 'invalid retention %', args ->> 'retention' using errcode = '22023',
             hint = 'Give a positive interval, or null.';

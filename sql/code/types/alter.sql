@@ -258,6 +258,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_admin(caller, 'alter event types');
+    perform pgps_internal.check_age((args ->> 'retention')::interval, 'dedupe_retention');
     if (args ->> 'retention')::interval <= '0' then
         raise exception 'invalid dedupe_retention %', args ->> 'retention' using errcode = '22023',
             hint = 'Give a positive interval.';

@@ -18,6 +18,7 @@ begin
         raise exception 'queue "%" does not exist', args ->> 'queue'
         using errcode = '42704', hint = 'Queues are named <event type>_in, _out and _exception; see pgps.queues.';
     end if;
+    perform pgps_internal.check_age((args ->> 'retention')::interval, 'retention');
     if (args ->> 'retention')::interval < '0' then
         raise exception 'invalid retention "%"', args ->> 'retention' using errcode = '22023',
             hint = 'Give a positive interval, or null for ever.';

@@ -50,6 +50,8 @@ def test_a_limit_is_set_changed_and_taken_away(broker: psycopg.Connection) -> No
         alter(broker, on_backlog="forget")
     with refused("22023", "dead_after -01:00:00"):
         alter(broker, dead_after="-1 hour")
+    with refused("22023", "dead_after 10000 years"):
+        alter(broker, dead_after="10000 years")
     with refused("22023", "max_backlog 5"):
         alter(broker, max_backlog=5, on_backlog="keep")
 

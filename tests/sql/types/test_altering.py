@@ -152,6 +152,10 @@ def test_queues_are_altered_by_name(admin: psycopg.Connection, name: Name) -> No
         call(admin, "alter_queue", "no_queue", True)
     with refused("22023"):
         call(admin, "alter_queue", f"{made}_in", retention="-1 day")
+    with refused("22023", "1000 years"):
+        call(admin, "alter_queue", f"{made}_in", retention="10000 years")
+    with refused("22023", "1000 years"):
+        call(admin, "alter_event_type", made, dedupe_retention="10000 years")
 
 
 def test_a_non_guaranteed_type_is_never_persistent(admin: psycopg.Connection, name: Name) -> None:

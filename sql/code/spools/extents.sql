@@ -1,0 +1,44 @@
+-- Extents: how much a message may have. Where a batch is cut its keys go into an index, and its text is measured: one
+-- message with which that fails would hold up the messages of all spools.
+-- Locks: none.
+-- Writes: nothing.
+
+create or replace function pgps._is_readable(message jsonb) returns boolean
+language plpgsql immutable
+as $$
+declare
+    -- Not as it is compressed.
+    v_size pg_catalog.int4 := pg_catalog.pg_column_size(_is_readable.message operator(pg_catalog.#>) '{}');
+begin
+    -- A number like 1e131071 takes 16 bytes, and 131 kB as text: what is small is readable whatever it contains.
+    return v_size operator(pg_catalog.<=) 16000 or v_size operator(pg_catalog.<=) 200000000
+        and pg_catalog.octet_length(_is_readable.message::pg_catalog.text) operator(pg_catalog.<=) 200000000;
+exception when program_limit_exceeded or out_of_memory then
+    return false;
+end
+$$;
+comment on function pgps._is_readable(jsonb) is
+'True for a message that is not larger, nor longer as text, than 200 MB: a longer one could neither be stored where a
+batch is cut, nor handed out';
+
+create or replace function pgps_internal.check_extent(item jsonb) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if pg_column_size(item -> 'keys') > 2000 then
+        raise exception 'the keys of a message have % bytes', pg_column_size(item -> 'keys') using errcode = '54000',
+            hint = 'Give shorter names and numbers, of 2000 bytes together; put the rest into the message.';
+    elsif pg_column_size(item -> 'keywords') > 1000000 then
+        raise exception 'the keywords of a message have % bytes', pg_column_size(item -> 'keywords')
+        using errcode = '54000', hint = 'Give a million bytes at most; put the rest into the message.';
+    elsif not pgps._is_readable(item -> 'message') then
+        raise exception 'a message has more than 200000000 bytes' using errcode = '54000',
+            hint = 'Put less into it; numbers count with all their digits.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_extent(jsonb) is
+'Raises 54000 when a message has more than could be stored where a batch is cut: all spools would wait for it';
+
+grant execute on function pgps._is_readable(jsonb) to public;
