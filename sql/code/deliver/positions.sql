@@ -217,8 +217,8 @@ declare
 begin
     -- Shortcut for a consumer that is woken for one or two events, for which setting up next_events would take most of
     -- the time. Used only when fewer than three deliveries wait and nothing in them has to be left out but what the
-    -- position has passed. What a member skips is from before it was one, and below what waits mostly. Null: so it is,
-    -- as far as the ids are there, and either kind of them may be missing.
+    -- position has passed: nothing is noted to be skipped (current_member.sql), and what the member skips is below what
+    -- waits, as mostly. Null: so it is, as far as the ids are there, and either kind of them may be missing.
     select array_agg(d.delivery), sum((d.delivery).events), bool_and(coalesce(isempty(m.skip)
         or upper(m.skip) <= all ((d.delivery).event_ids || lower((d.delivery).ids)), true))
     into v_deliveries, v_events, v_is_plain
@@ -232,11 +232,13 @@ begin
     where m.subscription_id = next_received.subscription_id;
     if v_deliveries is null then
         return null;
-    elsif cardinality(v_deliveries) < 3 and v_events <= 100 and v_is_plain and not next_received.has_failures then
+    elsif cardinality(v_deliveries) < 3 and v_events <= 100 and v_is_plain and not next_received.has_failures
+            and (pg_sequence_last_value('pgps_internal.to_skip_skip_id_seq'::regclass) is null
+                or pg_relation_size('pgps_internal.to_skip'::regclass) = 0) then
         return nullif(array(
             select (d.batch_id, e.event_id, d.type_id,
-                case when (d.batch_id, e.event_id) <= (v_seen_batch, v_seen_event) then 2
-                    else 1 end)::pgps_internal.received
+                case when (d.batch_id, e.event_id) <= (v_seen_batch, v_seen_event) then 2 else 1 end
+                )::pgps_internal.received
             from unnest(v_deliveries) d
             cross join lateral (
                 select unnest(d.event_ids)
