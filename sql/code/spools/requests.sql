@@ -319,7 +319,7 @@ comment on function pgps_internal.addressed(name, text, jsonb, text[]) is
 Errors: 42704 network, 42501.';
 
 create or replace function pgps_internal.are_keys(keys jsonb) returns boolean
-language sql immutable
+language sql stable
 as $$
     -- Without SET and without sub-selects, as is_message.
     select case coalesce(jsonb_typeof(are_keys.keys), 'null') when 'null' then true
@@ -332,9 +332,10 @@ comment on function pgps_internal.are_keys(jsonb) is
 'True for at most nine numeric keys, that an index takes, or none';
 
 create or replace function pgps_internal.is_message(item jsonb) returns boolean
-language sql immutable
+language sql stable
 as $$
-    -- Without SET and without sub-selects, so that it is put into the statement that calls it for all messages.
+    -- Without SET and without sub-selects, and stable as what it calls, so that it is put into the statement that calls
+    -- it for all messages.
     select coalesce(jsonb_typeof(item) = 'object' and item ? 'message'
         and item - '{entry,message,keys,keywords,expires,network,ordering,sender}'::text[] = '{}'
         and jsonb_typeof(item -> 'entry') = 'number' and (item ->> 'entry') ~ '^\d{1,9}$'
