@@ -276,17 +276,16 @@ $$;
 comment on function pgps_internal.forget_recounted(integer) is
 'Called when a rewind ends: the next count of its origin covers batches of which this broker had a part before';
 
-create or replace function pgps_internal.forget_recounts(subscription_id bigint, type_ids integer[]) returns void
+create or replace function pgps_internal.forget_recounts(neighbour_id integer, type_ids integer[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    delete from pgps_internal.audit_recount k using pgps_internal.neighbour n
-    where n.subscription_id = forget_recounts.subscription_id and k.neighbour_id = n.neighbour_id
-        and k.type_id = any (forget_recounts.type_ids);
+    delete from pgps_internal.audit_recount k
+    where k.neighbour_id = forget_recounts.neighbour_id and k.type_id = any (forget_recounts.type_ids);
 end
 $$;
-comment on function pgps_internal.forget_recounts(bigint, integer[]) is
+comment on function pgps_internal.forget_recounts(integer, integer[]) is
 'Called when filters of a neighbour are dropped: what was sent while they were in force is not to be counted under those
 that are left, even if these are the same as when was counted last';
 

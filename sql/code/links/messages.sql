@@ -202,7 +202,7 @@ begin
         perform pgps_internal.drop_unused_class(v_class);
     end loop;
     if v_types <> '{}' then
-        perform pgps_internal.forget_recounts((drop_gone.neighbour).subscription_id, v_types);
+        perform pgps_internal.forget_recounts((drop_gone.neighbour).neighbour_id, v_types);
         -- Also classes that pgps_internal.widen has replaced: what they matched is packed by now.
         for v_class in
             delete from pgps_internal.member m using pgps_internal.class c
