@@ -49,6 +49,11 @@ _WATCH_FOCUS = """selector => {
     return all.length;
 }"""
 _NOT_REACHED = "() => [[...window.missing], window.unseen]"
+# What is replaced while somebody is in it: without an id of its own the browser does not find the place again.
+_LOSES_FOCUS = """selector => [...document.querySelectorAll('[sse-swap], [hx-get]')]
+    .flatMap(part => [...part.querySelectorAll(selector)])
+    .filter(one => !one.id || document.querySelectorAll('#' + CSS.escape(one.id)).length > 1)
+    .map(one => one.outerHTML)"""
 # Text whose contrast with what is behind it is below 4.5, as WCAG 2 reckons it for text that is not large.
 _FAINT = """() => {
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
@@ -80,9 +85,14 @@ _FAINT = """() => {
 
 def all_is_reached_with_the_tab_key(page: Page) -> None:
     """Go through a page from its top, key by key: each link, button and field is met, and it is seen which."""
+    for waiting in page.locator(".lazy").all():
+        expect(waiting.locator("> p.dim")).to_have_count(0)
+    loses_focus = page.evaluate(_LOSES_FOCUS, _FOCUSABLE)
+    assert not loses_focus, f"{page.url}: {loses_focus[:5]}"
     number = page.evaluate(_WATCH_FOCUS, _FOCUSABLE)
     page.evaluate("() => { document.activeElement.blur(); window.scrollTo(0, 0); }")
-    for _ in range(number + 3):
+    # What is live may have got longer meanwhile.
+    for _ in range(2 * number + 3):
         page.keyboard.press("Tab")
     missing, unseen = page.evaluate(_NOT_REACHED)
     assert not missing, f"{page.url}: {missing[:5]}"

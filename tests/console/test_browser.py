@@ -286,6 +286,7 @@ def _see_every_page(opened: Windows, desk: Desk) -> None:
         "/composites/untreated",
         "/spools/handover",
     ]
+    _stay_where_one_is(desk)
     for path in paths:
         _see(opened, desk.page, path, "light")
         all_is_reached_with_the_tab_key(desk.page)
@@ -302,6 +303,19 @@ def _see_every_page(opened: Windows, desk: Desk) -> None:
     patterns = {page.path: re.sub(r"{\w+}", "[^/]+", page.path) for page in PAGES}
     missed = [path for path, one in patterns.items() if not any(re.fullmatch(one, asked) for asked in opened.asked)]
     assert not missed
+
+
+def _stay_where_one_is(desk: Desk) -> None:
+    """What is live is replaced under somebody's fingers, who is where they were."""
+    page = desk.page
+    page.goto("/subscriptions")
+    link = page.locator("[id='failed-beds']")
+    link.focus()
+    link.evaluate("it => { window.left = it; }")
+    rows(desk.admin, f"insert into {endpoint('reading')} (patient, glucose) values ('Gita', 401)")
+    rows(desk.admin, "select pgps.dispatch()")
+    page.wait_for_function("() => !window.left.isConnected")
+    expect(link).to_be_focused()
 
 
 def _see(opened: Windows, page: Page, path: str, scheme: str) -> None:
