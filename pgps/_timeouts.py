@@ -9,6 +9,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 __all__: list[str] = []
 
+_UNLIMITED: LiteralString = "select pg_catalog.set_config('statement_timeout', '0', true); "
 _RETRIES = Retrying(
     retry=retry_if_exception_type(psycopg.errors.QueryCanceled), stop=stop_after_attempt(100), reraise=True
 )
@@ -30,8 +31,12 @@ def lift(connection: psycopg.Connection[Any]) -> None:
 
 
 def settle(connection: psycopg.Connection[Any], settings: LiteralString) -> None:
-    """Change settings of a session; again when the timeout was too short even for that."""
+    """Change settings of a session; again when the timeout was too short even for that.
+
+    A timeout that ends just as a message ends strikes the next one, whose answer then comes as that of the message
+    after it. So the limit is lifted for this message first, and the server heeds or stops the clock within it.
+    """
     given = connection.autocommit
     connection.autocommit = True
-    _RETRIES(connection.execute, settings)
+    _RETRIES(connection.execute, _UNLIMITED + settings, prepare=False)
     connection.autocommit = given
