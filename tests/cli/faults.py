@@ -54,13 +54,14 @@ class Broker:
         self.held.callback(connection.close)
         return connection
 
-    @property
-    def logged(self) -> str:
-        return self.worker.messages if self.worker else ""
+    def logged(self, text: str) -> str:
+        """Return what to do by the worker's log, which says such a thing; "" as long as it does not."""
+        lines = [one for one in (self.worker.log if self.worker else []) if text in one["message"]]
+        return next((str(one["hint"]) for one in reversed(lines) if one.get("hint")), "")
 
-    def start_worker(self, *options: str) -> None:
+    def start_worker(self, dsn: str = "") -> None:
         self.port = free_port()
-        self.worker = self.workers(self.dsn, "--health-port", str(self.port), *options)
+        self.worker = self.workers(dsn or self.dsn, "--health-port", str(self.port))
 
     def stop_worker(self) -> None:
         if self.worker is not None:
@@ -96,13 +97,14 @@ class Broker:
 
     def type(self, remedy: str) -> None:
         """Type a remedy as it stands, up to an alternative: commands, and statements for psql."""
-        for part in re.split(r"; (?:then:? )?", re.split(r"; or |, (?:if|when) | \(or ", remedy)[0]):
+        first = re.split(r"; or |, (?:if|when) | \(or | \(the ", remedy)[0]
+        for part in re.split(r"; (?:then:? |when that is mended: )?", first):
             words = shlex.split(part)
             if words[0] == "pgps-worker":
-                assert conninfo_to_dict(words[2])["dbname"] == conninfo_to_dict(self.dsn)["dbname"]
-                self.start_worker()
+                self.start_worker(words[2])
             elif words[0] == "pgps":
-                answer = ["--yes"] if words[2:3] == ["rm"] else []  # a person at a terminal is asked
+                # A person at a terminal is asked.
+                answer = ["--yes"] if words[2:3] == ["rm"] or "--gaps" in words else []
                 done = self.pgps(*words[1:], *answer, dsn=self.dsn)
                 assert done.status == 0, (remedy, done)
             elif words[0] in {"select", "alter", "create", "grant", "rollback"}:
@@ -113,9 +115,19 @@ class Broker:
                 pytest.fail(f"nobody can type {part!r} of {remedy!r}")
 
 
+NOBODY = "no worker runs, which could log anything"
+SERVER = "it is about the server, its settings and locks, whose log is PostgreSQL's own"
+DEFINED = "somebody has done or defined it, and nothing that a worker does has failed yet"
+GONE = "nobody here noticed the crash: only what is missing tells of it"
+
+
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, the check of doctor that sees it, what it says, and what a person mends before the remedy."""
+    """What goes wrong, the check of doctor that sees it, what it says, and what a person mends before the remedy.
+
+    `logged` is what the worker's log says, `unlogged` why it can say nothing; `metric` is a figure of the worker beside
+    pgps_findings, by which the default alert fires.
+    """
 
     what: str
     stage: Callable[[Broker], None]
@@ -123,8 +135,12 @@ class Fault:
     says: str
     repair: Callable[[Broker], None] = lambda _: None
     logged: str = ""
+    unlogged: str = ""
     metric: str = ""
     alert: str = "PgpsDoctorFinds"
+
+    def __post_init__(self) -> None:
+        assert bool(self.logged) != bool(self.unlogged), self.what
 
     def fires(self) -> dict[str, str]:
         """Return the labels by which the alert that is to fire is known."""
@@ -203,16 +219,34 @@ def _work(stage: Callable[[Broker], None]) -> Callable[[Broker], None]:
 
 
 FAULTS = [
-    Fault("no worker runs", lambda _: None, "workers", "none: events wait", alert="PgpsNobodyDispatches"),
-    Fault("PL/Python was dropped", _sql("drop extension plpython3u cascade"), "plpython3u", "not created"),
+    Fault(
+        "no worker runs",
+        lambda _: None,
+        "workers",
+        "none: events wait",
+        alert="PgpsNobodyDispatches",
+        unlogged=NOBODY,
+    ),
+    Fault(
+        "PL/Python was dropped",
+        _sql("drop extension plpython3u cascade"),
+        "plpython3u",
+        "not created",
+        unlogged=DEFINED,
+    ),
     Fault(
         "the code is another release's",
         _sql("update pgps_internal.installation set value = repeat('0', 64) where key = 'code_digest'"),
         "code",
         "another release's",
+        unlogged=DEFINED,
     ),
     Fault(
-        "fsync is off", _sql("alter system set fsync = off", "select pg_reload_conf()"), "durability", "fsync is off"
+        "fsync is off",
+        _sql("alter system set fsync = off", "select pg_reload_conf()"),
+        "durability",
+        "fsync is off",
+        unlogged=SERVER,
     ),
     Fault(
         "commits are not waited for",
@@ -220,28 +254,42 @@ FAULTS = [
         "durability",
         "synchronous_commit is off",
         alert="PgpsDoctorNotes",
+        unlogged=SERVER,
     ),
     Fault(
-        "autovacuum is off", _sql("alter system set autovacuum = off", "select pg_reload_conf()"), "autovacuum", "off"
+        "autovacuum is off",
+        _sql("alter system set autovacuum = off", "select pg_reload_conf()"),
+        "autovacuum",
+        "off",
+        unlogged=SERVER,
     ),
     Fault(
         "statements end early",
         _sql("alter database postgres set statement_timeout = '2s'"),
         "timeouts",
         "statement_timeout of database postgres is 2.0 s",
+        unlogged=SERVER,
     ),
     Fault(
         "the statements of a role end early",
         _sql("create role clerk login in role pgps_worker", "alter role clerk set statement_timeout = '1s'"),
         "timeouts",
         "statement_timeout of role clerk is 1.0 s",
+        unlogged=SERVER,
     ),
-    Fault("somebody holds a lock", _wait_behind_a_lock, "locks", "holds a lock on public.ward"),
+    Fault(
+        "somebody holds a lock",
+        _wait_behind_a_lock,
+        "locks",
+        "holds a lock on public.ward",
+        unlogged=SERVER,
+    ),
     Fault(
         "a queue does not outlive a crash",
         _sql("select pgps.create_event_type('brittle', 'n integer', persistent => false)"),
         "durability",
         '"brittle" promises guaranteed events',
+        unlogged=DEFINED,
     ),
     Fault(
         "a crash took events",
@@ -253,6 +301,7 @@ FAULTS = [
         ),
         "durability",
         'about 7 events of "light" are gone',
+        unlogged=GONE,
     ),
     Fault(
         "the owner of a subscription was dropped",
@@ -273,6 +322,7 @@ FAULTS = [
         "subscriptions",
         '"reader" is paused',
         alert="PgpsDoctorNotes",
+        unlogged=DEFINED,
     ),
     Fault(
         "a subscriber may not make temporary tables",
@@ -287,6 +337,7 @@ FAULTS = [
         ),
         "temporary",
         "nurse may not make temporary tables",
+        unlogged=DEFINED,
     ),
     Fault(
         "a callback fails",
@@ -322,6 +373,7 @@ FAULTS = [
         _work(_sql("select pgps.alter_subscription('reader', dead_after => '1 microsecond')")),
         "consumers",
         'nobody takes the events of "reader"',
+        logged="events of subscription reader",
         metric='pgps_subscription_dead{subscription="reader"} 1',
         alert="PgpsSubscriptionDead",
     ),
@@ -331,6 +383,13 @@ FAULTS = [
         "dispatcher",
         "1 events wait to be dispatched",
         alert="PgpsNobodyDispatches",
+        unlogged=NOBODY,
     ),
-    Fault("nobody connects a link", _leave_a_link, "links", 'no worker here connects "far"'),
+    Fault(
+        "nobody connects a link",
+        _leave_a_link,
+        "links",
+        'no worker here connects "far"',
+        unlogged=NOBODY,
+    ),
 ]

@@ -18,6 +18,7 @@ import yaml
 from pgps.embedded import EmbeddedCluster
 from tests.cli.conftest import Pgps
 from tests.cli.faults import FAULTS, Broker, Fault, Found
+from tests.cli.link_faults import link_faults, make_pair
 from tests.fix_db import wait_until
 from tests.fix_worker import Workers, metrics, workers
 
@@ -43,26 +44,36 @@ def broker(own_cluster: EmbeddedCluster, pgps_without_database: Pgps, workers: W
 
 
 def test_the_cause_of_each_fault_is_named_and_its_remedy_mends_it(broker: Broker, tmp_path: Path) -> None:
-    tests: list[dict[str, Any]] = []
-    for fault in FAULTS:
-        fault.stage(broker)
-        wait_until(lambda f=fault: _of(broker, f), what=f"{fault.what}: {broker.doctor(fault.check)}")  # type: ignore[misc]
-        ((_, _, remedy),) = _of(broker, fault)
-        said = broker.overview()
-        assert fault.says in said, said
-        assert " ".join(remedy.split()) in said, said
-        if fault.metric:
-            wait_until(lambda f=fault: f.metric in metrics(broker.port), what=fault.metric)  # type: ignore[misc]
-        if fault.logged:
-            wait_until(lambda f=fault: f.logged in broker.logged, what=f"logged: {fault.logged}")  # type: ignore[misc]
-        tests.append(_lasting(broker.scraped(), fault.fires()))
-        fault.repair(broker)
-        broker.type(remedy)
-        wait_until(lambda f=fault: not _of(broker, f), what=f"{fault.what}: {remedy}: {broker.doctor(fault.check)}")  # type: ignore[misc]
-        if fault.metric:
-            wait_until(lambda f=fault: f.metric not in metrics(broker.port), what=f"no more: {fault.metric}")  # type: ignore[misc]
-        assert fault.says not in broker.overview()
-    _fire(tests, tmp_path)
+    _fire([_staged(broker, fault) for fault in FAULTS], tmp_path)
+
+
+def test_the_cause_of_each_fault_of_a_link_is_named_and_its_remedy_mends_it(
+    broker: Broker, own_cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    pair = make_pair(own_cluster, broker)
+    _fire([_staged(broker, fault) for fault in link_faults(pair)], tmp_path)
+
+
+def _staged(broker: Broker, fault: Fault) -> dict[str, Any]:
+    """Stage a fault, look who names it, and mend it as is said; return the test of its alert."""
+    fault.stage(broker)
+    wait_until(lambda: _of(broker, fault), what=f"{fault.what}: {broker.doctor(fault.check)}")
+    ((_, _, remedy),) = _of(broker, fault)
+    said = broker.overview()
+    assert fault.says in said, said
+    assert " ".join(remedy.split()) in said, said
+    if fault.metric:
+        wait_until(lambda: fault.metric in metrics(broker.port), what=fault.metric)
+    if fault.logged:
+        wait_until(lambda: broker.logged(fault.logged), what=f"logged: {fault.logged}")
+    alert = _lasting(broker.scraped(), fault.fires())
+    fault.repair(broker)
+    broker.type(remedy)
+    wait_until(lambda: not _of(broker, fault), what=f"{fault.what}: {remedy}: {broker.doctor(fault.check)}")
+    if fault.metric:
+        wait_until(lambda: fault.metric not in metrics(broker.port), what=f"no more: {fault.metric}")
+    assert fault.says not in broker.overview()
+    return alert
 
 
 def _fire(tests: list[dict[str, Any]], directory: Path) -> None:
