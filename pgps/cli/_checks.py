@@ -244,7 +244,8 @@ def connections(facts: Facts) -> Iterator[Finding]:
 
 def links(facts: Facts) -> Iterator[Finding]:
     """Each link that should be up is, and somebody serves it."""
-    if facts.broker is not None and facts.broker["state"] == "restored":
+    restored = facts.broker is not None and facts.broker["state"] == "restored"
+    if restored:
         message = "this broker was restored or cloned: its links stay down until you say which"
         fix = "pgps link resume --as restored (the original is gone); pgps link resume --as clone (it lives on)"
         yield Finding(Level.PROBLEM, "links", message, fix)
@@ -255,7 +256,9 @@ def links(facts: Facts) -> Iterator[Finding]:
         if idle:
             yield Finding(Level.PROBLEM, "links", f"no worker here connects {', '.join(idle)}", "pgps-worker --dsn DSN")
     for row in facts.links:
-        yield from _link_state(row)
+        # All links of a restored broker are blocked for that reason, which has been told.
+        if not (restored and row["state"] == "blocked"):
+            yield from _link_state(row)
     if facts.links and all(row["state"] in ("up", "elsewhere", "paused", "draining") for row in facts.links):
         yield Finding(Level.OK, "links", f"{count(len(facts.links))} defined or met, none in trouble")
 

@@ -41,8 +41,10 @@ class Pair:
             self.worker.stop()
             self.worker = None
 
-    def state(self) -> object:
-        return self.here.ask("select state from pgps.links where name = 'far'")
+    def becomes(self, state: str) -> None:
+        """Wait until the link is in a state."""
+        query = "select state from pgps.links where name = 'far'"
+        wait_until(lambda: self.here.ask(query) == state, timeout=180, what=f"the link is {state}")
 
 
 def make_pair(cluster: EmbeddedCluster, here: Broker) -> Pair:
@@ -81,7 +83,7 @@ def _give_a_wrong_password(pair: Pair) -> None:
 
 
 def _close_its_database(pair: Pair) -> None:
-    wait_until(lambda: pair.state() == "up", what=f"up: {pair.state()}")
+    pair.becomes("up")
     pair.rest_there()
     pair.here.run(
         "alter database far allow_connections false",
@@ -90,7 +92,7 @@ def _close_its_database(pair: Pair) -> None:
 
 
 def _make_other_types(pair: Pair) -> None:
-    wait_until(lambda: pair.state() == "up", what=f"up: {pair.state()}")
+    pair.becomes("up")
     pair.work_there()
     pair.there(*_publishes("bed", "n integer"))
     pair.here.run(
@@ -115,17 +117,19 @@ def _restore_here(pair: Pair) -> None:
         "update pgps_internal.broker set incarnation = 'of a backup'",
         "select pg_terminate_backend(pid) from pg_stat_activity where datname = 'far' and usename = 'linker'",
     )
+    # Then doctor has two things to go by, and tells one.
+    pair.becomes("blocked")
 
 
 def _let_nobody_answer(pair: Pair) -> None:
     """A filter is asked for, and for two minutes nothing has been heard of it: as if the answer had been lost."""
-    wait_until(lambda: pair.state() == "up", what=f"up: {pair.state()}")
+    pair.becomes("up")
     pair.here.run("select pgps.subscribe('ticks_there', 'tick', 'n > 3', scope => 'global')")
     in_force = (
         "select bool_and(a.is_confirmed) and bool_or(f.filter = 'n > 3')"
         " from pgps_internal.activation a join pgps_internal.link_filter f using (key)"
     )
-    wait_until(lambda: pair.here.ask(in_force), what="all filters are in force")
+    wait_until(lambda: pair.here.ask(in_force), timeout=180, what="all filters are in force")
     pair.rest_there()
     pair.here.run(
         "update pgps_internal.activation set is_confirmed = false",

@@ -254,6 +254,13 @@ def test_each_ailment_is_found_with_what_to_type(changes: dict[str, Any], level:
     assert fix in found[0].fix
 
 
+def test_that_a_broker_was_restored_is_told_once_and_not_again_for_each_link() -> None:
+    blocked = {**LINK, "state": "blocked", "last_error": 'broker "here" was restored or cloned'}
+    changes = {"workers": SERVED, "links": [blocked, {**blocked, "name": "farther"}], "broker": {"state": "restored"}}
+    (found,) = [one for one in findings(healthy(**changes)) if one.check == "links"]
+    assert "its links stay down" in found.message
+
+
 @pytest.mark.parametrize(
     ("changes", "check", "fix"),
     [

@@ -8,7 +8,7 @@ stands.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +57,40 @@ def test_the_cause_of_each_fault_of_a_link_is_named_and_its_remedy_mends_it(
 def _staged(broker: Broker, fault: Fault) -> dict[str, Any]:
     """Stage a fault, look who names it, and mend it as is said; return the test of its alert."""
     fault.stage(broker)
-    wait_until(lambda: _of(broker, fault), what=f"{fault.what}: {broker.doctor(fault.check)}")
-    ((_, _, remedy),) = _of(broker, fault)
+    remedy = _named(broker, fault)
     said = broker.overview()
     assert fault.says in said, said
     assert " ".join(remedy.split()) in said, said
     if fault.metric:
-        wait_until(lambda: fault.metric in metrics(broker.port), what=fault.metric)
+        _until(lambda: fault.metric in metrics(broker.port), what=fault.metric)
     if fault.logged:
-        wait_until(lambda: broker.logged(fault.logged), what=f"logged: {fault.logged}")
+        _until(lambda: broker.logged(fault.logged), what=f"logged: {fault.logged}")
     alert = _lasting(broker.scraped(), fault.fires())
     fault.repair(broker)
     broker.type(remedy)
-    wait_until(lambda: not _of(broker, fault), what=f"{fault.what}: {remedy}: {broker.doctor(fault.check)}")
+    _until(lambda: not _of(broker, fault), what=f"mended is {fault.what}: {remedy}")
     if fault.metric:
-        wait_until(lambda: fault.metric not in metrics(broker.port), what=f"no more: {fault.metric}")
-    assert fault.says not in broker.overview()
+        _until(lambda: fault.metric not in metrics(broker.port), what=f"no more: {fault.metric}")
+    _until(lambda: fault.says not in broker.overview(), what=f"the console shows no more: {fault.says}")
     return alert
+
+
+def _named(broker: Broker, fault: Fault) -> str:
+    """Wait until doctor finds the fault, and return the remedy; it is found once."""
+    found: list[Found] = []
+
+    def is_found() -> bool:
+        found[:] = _of(broker, fault)
+        return bool(found)
+
+    _until(is_found, what=f"{fault.check} finds {fault.what}: {fault.says}")
+    ((_, _, remedy),) = found
+    return remedy
+
+
+def _until(condition: Callable[[], object], *, what: str) -> None:
+    # Each look is a whole command.
+    wait_until(condition, timeout=180, what=what)
 
 
 def _fire(tests: list[dict[str, Any]], directory: Path) -> None:
