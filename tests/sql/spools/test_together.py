@@ -231,3 +231,49 @@ def test_slots_that_were_rewritten_are_read_by_the_numbers(spool: Spool, join: J
     assert seen(member) == [(2, True), (4, True), (0, False)]
     for slot, begun_in in slots:
         rows(spool.connection, "update pgps_internal.spool_slot set begun_in = %s where slot = %s", [begun_in, slot])
+
+
+def test_what_was_acknowledged_before_a_replay_begins_is_not_new_after_it(spool: Spool, join: Join) -> None:
+    spool.spool(1, 2, 3, 4)
+    spool.call("spool_set_replay_pointer", 1)
+    member = join(replay=True)
+    received = member.ids()
+    # It is asked for while the pointer is at 1; the pointer has passed 3 when what was received is acknowledged.
+    assert spool.replay() == 1
+    spool.pointer(3)
+    assert member.ack(received[-2]) == 4
+    assert seen(member) == [(1, True), (0, False), (4, False)]
+    member.ack()
+    assert seen(member) == []
+
+
+def test_what_was_received_and_passed_by_the_pointer_before_a_replay_begins_comes_again(
+    spool: Spool, join: Join
+) -> None:
+    spool.spool(1, 2, 3, 4)
+    spool.call("spool_set_replay_pointer", 1)
+    member = join(replay=True)
+    _, _, second, third, _ = member.ids()
+    assert spool.replay() == 1
+    spool.pointer(3)
+    assert member.ack(second) == 3
+    assert len(member.received(1)) == 1
+    assert member.ack(third) == 0
+    assert seen(member) == [(1, True), (0, False), (3, False), (4, False)]
+
+
+def test_what_was_prepended_and_acknowledged_before_a_replay_begins_is_not_new_after_it(
+    spool: Spool, join: Join
+) -> None:
+    spool.spool(1, 2)
+    spool.call("prepend_and_discard", 2, "0")
+    member = join(replay=True)
+    first = member.ids()
+    assert len(first) == 4
+    member.ack(first[-1])
+    spool.spool(3)
+    (third,) = member.ids()
+    assert spool.replay() == 0
+    spool.pointer(2)
+    assert member.ack(third) == 1
+    assert seen(member) == [(0, False)]
