@@ -126,7 +126,8 @@ null is open; a message without the key does not match. seqn: numbers. spooled_a
 reckoned from now, the longer interval first: {2 hours, 10 minutes}. sender, spooler: roles. keywords: exactly these, in
 this order. Afterwards a marker, and then what is new to each member, whether it matches or not. A member that is in
 another replay has that first. What the spool was asked for before (pointers, discards, checkpoints) takes effect before
-it, at dispatch; it begins then. Needs the privilege replay. Errors: 42704, 22023, 42501, 25001.';
+it, at dispatch; it begins then. Waits for a transaction that asks for another replay of the spool. Needs the privilege
+replay. Errors: 42704, 22023, 42501, 25001.';
 
 create or replace function pgps.spool_set_replay_pointer(name text, seqn bigint) returns void
 language sql
@@ -156,7 +157,8 @@ begin atomic
 end;
 comment on function pgps.spool_play_through(text, boolean) is
 'Switches off, or on again, that members get what is new; it waits for them in the spool. Switched off before a replay,
-or before joining with one, nothing slips in between. Needs the privilege replay. Errors: 42704, 22023 null, 42501.';
+or before joining with one, nothing slips in between. Waits for a transaction that changes the spool. Needs the
+privilege replay. Errors: 42704, 22023 null, 42501.';
 
 create or replace function pgps.spool_getseqn(id bigint) returns bigint
 language sql

@@ -2,6 +2,33 @@
 -- Locks: none.
 -- Writes: spool_gap.
 
+create or replace function pgps_internal.check_limits(args jsonb) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_limit record;
+begin
+    for v_limit in select l.key, l.value #>> '{}' as value from jsonb_each(args) l
+        where l.key in ('max_messages', 'max_bytes') and jsonb_typeof(l.value) <> 'null'
+    loop
+        if v_limit.value::numeric < 1 then
+            raise exception 'invalid % %', v_limit.key, v_limit.value using errcode = '22023',
+                hint = 'Give a positive number, or null.';
+        end if;
+    end loop;
+    perform pgps_internal.check_age((args ->> 'retention')::interval, 'retention');
+    if (args ->> 'retention')::interval <= '0' then
+        raise exception 'invalid retention %', args ->> 'retention' using errcode = '22023',
+            hint = 'Give a positive interval, or null.';
+    elsif args ->> 'on_limit' not in ('refuse', 'drop_oldest') then
+        raise exception 'invalid on_limit "%"', args ->> 'on_limit' using errcode = '22023',
+            hint = 'Use refuse or drop_oldest.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_limits(jsonb) is 'Raises 22023 unless the limits of a spool make sense';
+
 create or replace function pgps_internal.drop_up_to(
     spool pgps_internal.spool, state pgps_internal.spool_state, upto bigint, reason text
 ) returns pgps_internal.spool_state

@@ -62,14 +62,14 @@ begin
     if v_name = 'local' then
         raise exception 'network "local" is this broker' using errcode = '42602', hint = 'Choose another name.';
     end if;
-    lock table pgps_internal.spool in share row exclusive mode;
-    if exists (select from pgps_internal.network n where n.name = v_name) then
+    perform pgps_internal.make_spool_type(), pgps_internal.me();
+    insert into pgps_internal.network (name, username, passfile)
+    values (v_name, args ->> 'username', args ->> 'passfile')
+    on conflict on constraint network_name_key do nothing returning * into v_network;
+    if not found then
         raise exception 'network "%" exists already', v_name using errcode = '42710',
             hint = format('Change it with pgps.alter_network(%L, …).', v_name);
     end if;
-    perform pgps_internal.make_spool_type(), pgps_internal.me();
-    insert into pgps_internal.network (name, username, passfile)
-    values (v_name, args ->> 'username', args ->> 'passfile') returning * into v_network;
     perform pgps_internal.set_contacts(v_network, pgps_internal.array_of(args -> 'contacts', 'contacts'));
     -- A name with a control character is refused wherever one is given.
     insert into pgps_internal.spool (network_id, name, owner, type_id, persistent, on_limit)
@@ -193,7 +193,7 @@ begin atomic
 end;
 comment on function pgps.drop_network(text, boolean) is
 'Drops a network. cascade: also when messages have not arrived at all its contact points (otherwise 2BP01); they are
-discarded. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
+discarded. Waits for transactions that drop a spool or a network. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
 
 grant execute on function pgps.create_network(text, text[], name, text), pgps.alter_network(text, text[], name, text),
     pgps.drop_network(text, boolean) to public;

@@ -81,6 +81,19 @@ $$;
 comment on function pgps_internal.ask_retention(pgps_internal.spool) is
 'Asks the dispatcher to apply the retention of a spool whose oldest message is older than that';
 
+create or replace function pgps_internal.try_store() returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Whoever drops a spool has this row until the transaction ends. Reclaim has segments locked that everybody reads.
+    perform from pgps_internal.spool_store for update skip locked;
+    return found;
+end
+$$;
+comment on function pgps_internal.try_store() is
+'Locks the row about the store of spools; false when another transaction has it: reclaim never waits for it';
+
 create or replace function pgps_internal.reclaim_store() returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -98,7 +111,8 @@ begin
     from pgps_internal.spool s cross join lateral pgps_internal.standing_of_spool(s.spool_id) t;
     perform pgps_internal.change_slots(v_store);
     -- Looking costs a scan: so much must have been discarded since the last time that it is worth it.
-    if v_discarded - v_store.looked_at <= 0 or v_discarded - v_store.looked_at < v_live / 4 then
+    if v_discarded - v_store.looked_at <= 0 or v_discarded - v_store.looked_at < v_live / 4
+        or not pgps_internal.try_store() then
         return 0;
     end if;
     v_slots := pgps_internal.poor_slots();
@@ -155,7 +169,7 @@ begin
     foreach v_slot in array array[(change_slots.store).logged_slot, (change_slots.store).unlogged_slot] loop
         continue when pg_relation_size(format('pgps_internal.spool_message_%s', v_slot)) < 67108864;
         v_free := pgps_internal.free_slot(v_slot);
-        if pg_relation_size(format('pgps_internal.spool_message_%s', v_free)) = 0 then
+        if pg_relation_size(format('pgps_internal.spool_message_%s', v_free)) = 0 and pgps_internal.try_store() then
             perform pgps_internal.write_slot_next(v_free);
         end if;
     end loop;

@@ -1,7 +1,8 @@
 -- Spools: messages for a group that may be away (decision 43). This file makes and drops them, and says who may use
 -- them. Their messages are events of a hidden type, pgps_spool, until they are dispatched: then they get their numbers
 -- and go into the store (number.sql).
--- Locks: share row exclusive on the table of spools while one is made.
+-- Locks: share row exclusive on the table of spools while the first is made, and while their event type is dropped. A
+-- spool that is dropped: its row, and the one about the store.
 -- Writes: pgps_entry.spool_calls, spool, spool_store.
 
 create or replace function pgps._uses_role(caller name, roles regrole[]) returns boolean
@@ -78,39 +79,18 @@ comment on function pgps_internal.find_spool(name, text, text) is
 'The spool of that name; 42704 when there is none, 42501 when caller has not the privilege (spool, replay; owner: to
 change it)';
 
-create or replace function pgps_internal.check_limits(args jsonb) returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_limit record;
-begin
-    for v_limit in select l.key, l.value #>> '{}' as value from jsonb_each(args) l
-        where l.key in ('max_messages', 'max_bytes') and jsonb_typeof(l.value) <> 'null'
-    loop
-        if v_limit.value::numeric < 1 then
-            raise exception 'invalid % %', v_limit.key, v_limit.value using errcode = '22023',
-                hint = 'Give a positive number, or null.';
-        end if;
-    end loop;
-    perform pgps_internal.check_age((args ->> 'retention')::interval, 'retention');
-    if (args ->> 'retention')::interval <= '0' then
-        raise exception 'invalid retention %', args ->> 'retention' using errcode = '22023',
-            hint = 'Give a positive interval, or null.';
-    elsif args ->> 'on_limit' not in ('refuse', 'drop_oldest') then
-        raise exception 'invalid on_limit "%"', args ->> 'on_limit' using errcode = '22023',
-            hint = 'Use refuse or drop_oldest.';
-    end if;
-end
-$$;
-comment on function pgps_internal.check_limits(jsonb) is 'Raises 22023 unless the limits of a spool make sense';
-
 create or replace function pgps_internal.make_spool_type() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 begin
-    if exists (select from pgps_internal.event_type t where t.name = 'pgps_spool') then
+    if pgps_internal.spool_type() is not null then
+        -- Whoever drops the type waits for this one, but nobody who changes another spool.
+        lock table pgps_internal.spool in row exclusive mode;
+    else
+        lock table pgps_internal.spool in share row exclusive mode;
+    end if;
+    if pgps_internal.spool_type() is not null then
         return;
     end if;
     -- Made with the first spool: a broker without spools has nothing of it. Nobody advertises it, nobody may see it.
@@ -139,16 +119,16 @@ begin
     if args ->> 'on_limit' is null then
         raise exception 'on_limit is null' using errcode = '22023', hint = 'Use refuse or drop_oldest.';
     end if;
-    lock table pgps_internal.spool in share row exclusive mode;
-    if exists (select from pgps_internal.spool s where s.name = v_name) then
-        raise exception 'spool "%" exists already', v_name using errcode = '42710',
-            hint = 'Choose another name, or change it with pgps.spool_advise.';
-    end if;
     perform pgps_internal.make_spool_type();
     insert into pgps_internal.spool (name, owner, type_id, persistent, max_messages, max_bytes, retention, on_limit)
     values (v_name, quote_ident(caller)::regrole, pgps_internal.spool_type(),
         coalesce((args ->> 'persistent')::boolean, true), (args ->> 'max_messages')::bigint,
-        (args ->> 'max_bytes')::bigint, (args ->> 'retention')::interval, args ->> 'on_limit');
+        (args ->> 'max_bytes')::bigint, (args ->> 'retention')::interval, args ->> 'on_limit')
+    on conflict on constraint spool_name_key do nothing;
+    if not found then
+        raise exception 'spool "%" exists already', v_name using errcode = '42710',
+            hint = 'Choose another name, or change it with pgps.spool_advise.';
+    end if;
 end
 $$;
 comment on function pgps_internal.do_create_spool(name, jsonb) is 'See pgps.create_spool';
@@ -194,6 +174,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (drop_spools_of.event_type).name = 'pgps_spool' then
+        lock table pgps_internal.spool in share row exclusive mode;
         perform pgps_internal.close_spooling();
         delete from pgps_internal.spool;
         update pgps_internal.spool_store t set dropped = t.dropped + 1;
@@ -353,8 +334,8 @@ begin atomic
         'on_limit', spool_advise.on_limit));
 end;
 comment on function pgps.spool_advise(text, bigint, bigint, interval, text) is
-'Changes the limits of a spool (see pgps.create_spool) from the next dispatch on; null leaves one as it is. Needs to own
-the spool, or pgps_admin. Errors: 42704, 22023, 42501.';
+'Changes the limits of a spool (see pgps.create_spool) from the next dispatch on; null leaves one as it is. Waits for a
+transaction that changes the spool. Needs to own the spool, or pgps_admin. Errors: 42704, 22023, 42501.';
 
 create or replace function pgps.drop_spool(name text) returns void
 language sql
@@ -362,8 +343,9 @@ begin atomic
     select pgps._call('drop_spool', jsonb_build_object('name', drop_spool.name));
 end;
 comment on function pgps.drop_spool(text) is
-'Drops a spool with its messages, and the process group of that name; pgps.reclaim gives the space back. Needs to own
-it, or pgps_admin. Errors: 42704, 42501.';
+'Drops a spool with its messages, and the process group of that name; pgps.reclaim gives the space back. Waits for
+transactions that drop a spool or a network, or in which a member joins this one. Needs to own it, or pgps_admin.
+Errors: 42704, 42501.';
 
 create or replace function pgps.grant_spool(name text, privilege text, role name) returns void
 language sql
@@ -373,8 +355,8 @@ begin atomic
 end;
 comment on function pgps.grant_spool(text, text, name) is
 'Lets a role use a spool. privilege: spool = pgps.spool; replay = join its group, receive, replay, move its pointers,
-discard, and read pgps.spooled_messages. role: public = everybody. Needs to own the spool, or pgps_admin. Errors: 42704
-spool or role, 22023 unknown privilege, 42501.';
+discard, and read pgps.spooled_messages. role: public = everybody. Waits for a transaction that changes the spool. Needs
+to own the spool, or pgps_admin. Errors: 42704 spool or role, 22023 unknown privilege, 42501.';
 
 create or replace function pgps.revoke_spool(name text, privilege text, role name) returns void
 language sql
