@@ -24,6 +24,7 @@
 \ir schema/0021_spools.sql
 \ir schema/0022_newcomers.sql
 \ir schema/0023_seldom.sql
+\ir schema/0024_held.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -125,6 +126,7 @@
 \ir code/dispatch/producer_numbers.sql
 \ir code/dispatch/dispatch.sql
 \ir code/dispatch/set_aside.sql
+\ir code/dispatch/locked_types.sql
 \ir code/dispatch/resumed_types.sql
 \ir code/dispatch/write_part_ids.sql
 \ir code/dispatch/leader.sql

@@ -14,7 +14,7 @@ from psycopg import errors
 
 from pgps_worker import calls
 from pgps_worker.bell import hang
-from pgps_worker.connection import connect
+from pgps_worker.connection import connect, in_one_line
 from pgps_worker.large import dispatch_large
 from pgps_worker.modes import Modes
 from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, RUNG_POLLS, SAFETY, Pace, Round, confirm
@@ -36,7 +36,10 @@ _STANDBY_POLL = (0.7, 1.0)
 
 # A batch that is lost in a crash of the server is dispatched again, and whatever was built on it is lost with it, since
 # the flush of any later durable commit covers the batch, too. Waiting for the disk here would only add latency.
-_SETTINGS = {"synchronous_commit": "off"}
+#
+# Whoever alters or drops an event type in an open transaction has its log locked: then the others are dispatched
+# without it (decision 74).
+_SETTINGS = {"synchronous_commit": "off", "lock_timeout": "2s"}
 
 
 class Leading(Enum):
@@ -120,6 +123,8 @@ class Dispatcher:
                 # next attempt would fail like this one.
                 seconds = leader.be_patient()
                 log.warning("a dispatch was cancelled and no filter is to blame: it may take %g s now", seconds)
+            except errors.LockNotAvailable as error:
+                log.warning("a dispatch waits for another session: %s", in_one_line(error))
 
 
 def _stand_by(wire: Wire) -> None:

@@ -20,6 +20,7 @@ declare
     v_held bigint;
     v_events bigint := 0;
 begin
+    perform pgps_internal.forget_dropped(), pgps_internal.free_locked();
     loop
         v_held := (select min(m.held_batch) from pgps_internal.mended_part m);
         if v_held is null then
@@ -65,7 +66,8 @@ begin
         return v_events;
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-        if v_kept.type_id is null or not pgps_internal.may_be_fault_of_type(v_state, v_context) then
+        if v_kept.type_id is null
+            or v_state <> '55P03' and not pgps_internal.may_be_fault_of_type(v_state, v_context) then
             raise;
         end if;
     end;

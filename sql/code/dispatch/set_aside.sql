@@ -92,7 +92,7 @@ begin
         return v_events;
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
-        if not pgps_internal.may_be_fault_of_type(v_state, v_context) then
+        if v_state <> '55P03' and not pgps_internal.may_be_fault_of_type(v_state, v_context) then
             raise;
         end if;
     end;
@@ -109,7 +109,7 @@ returns bigint
 language plpgsql
 as $$
 declare
-    v_aside integer[] := array(select b.type_id from pgps_internal.broken_type b);
+    v_aside integer[];
     v_hold boolean := exists (select from pgps_internal.set_aside s where s.is_forwarded and s.batch_id is null);
     v_part pgps_internal.part;
     v_tried integer;
@@ -118,6 +118,8 @@ declare
     v_error text;
     v_context text;
 begin
+    perform pgps_internal.note_locked(dispatch_with_care.parts);
+    v_aside := array(select b.type_id from pgps_internal.broken_type b);
     loop
         v_hold := v_hold or exists (select from unnest(dispatch_with_care.parts) p
             where p.type_id = any (v_aside) and pgps_internal.forwarded_ranges(p) <> '{}');
@@ -137,7 +139,7 @@ begin
         exception when others or assert_failure or query_canceled then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
                 v_context = pg_exception_context;
-            if v_tried is null or not pgps_internal.may_be_fault_of_type(v_state, v_context) then
+            if v_tried is null or v_state <> '55P03' and not pgps_internal.may_be_fault_of_type(v_state, v_context) then
                 raise;
             end if;
         end;
@@ -195,12 +197,15 @@ as $$
 declare
     v_damage record := pgps_internal.type_damage(note_broken.event_type);
     v_name text := quote_ident((note_broken.event_type).name);
-    v_hint text := concat(v_damage.remedy || '; then: ', format('select pgps.resume_event_type(%L)', v_name));
+    v_hint text := case when note_broken.sqlstate = '55P03' then
+            'It goes on by itself when that transaction ends; pgps doctor shows which are old.'
+        else concat(v_damage.remedy || '; then: ', format('select pgps.resume_event_type(%L)', v_name)) end;
 begin
-    -- Nothing is missing: the type may have been changed at this very moment, so that it is tried once more at once.
+    -- Nothing is missing: the type may have been changed at this very moment, so that it is tried once more at once,
+    -- unless somebody is still at it: then when it is free (free_locked).
     insert into pgps_internal.broken_type as b (type_id, sqlstate, error, hint, failed_at, is_mended)
     values ((note_broken.event_type).type_id, note_broken.sqlstate, coalesce(v_damage.damage, note_broken.error),
-        v_hint, pgps_internal.clock(), v_damage.damage is null)
+        v_hint, pgps_internal.clock(), v_damage.damage is null and note_broken.sqlstate <> '55P03')
     on conflict on constraint broken_type_pkey do update
     set sqlstate = excluded.sqlstate, error = excluded.error, hint = excluded.hint, failed_at = excluded.failed_at,
         is_mended = false;
@@ -281,6 +286,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform pgps_internal.forget_dropped();
     delete from pgps_internal.set_aside s
     where s.batch_id is not null and s.batch_id <= pgps_internal.kept_batch(s.type_id);
 end

@@ -144,7 +144,7 @@ begin
     -- All questions in one statement, to save executor start-up.
     select coalesce(dispatch_batch.max_events, pgps_internal.most_at_once(s.value)),
         exists (select from pgps_internal.class c where c.is_pending) or exists (select from pgps_internal.newcomer),
-        exists (select from pgps_internal.broken_type b where b.is_mended)
+        exists (select from pgps_internal.broken_type b where b.is_mended or b.sqlstate = '55P03')
     into v_most, v_is_pending, v_is_mended
     from pgps_internal.setting s where s.name = 'max_batch_events';
     if v_is_pending then

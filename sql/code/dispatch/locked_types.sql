@@ -1,0 +1,48 @@
+-- Event types whose relations somebody has locked: he alters or drops the type in a transaction that stays open. The
+-- dispatcher waits for as long as its lock_timeout says, once, and then sets the type aside (set_aside.sql), so that
+-- the others go on; each of the next dispatches looks whether it is free (decision 74).
+-- Locks: access share on the logs of event types, which are not waited for.
+-- Writes: broken_type, set_aside.
+
+create or replace function pgps_internal.note_locked(parts pgps_internal.part[]) returns void
+language plpgsql
+as $$
+begin
+    perform pgps_internal.note_broken(t, '55P03', 'it is being changed or dropped in a transaction that is open')
+    from pgps_internal.event_type t
+    where t.type_id in (select p.type_id from unnest(note_locked.parts) p)
+        and not exists (select from pgps_internal.broken_type b where b.type_id = t.type_id)
+        and not pgps_internal.try_lock(t.log, 'access share');
+end
+$$;
+comment on function pgps_internal.note_locked(pgps_internal.part[]) is
+'Sets the event types of a window aside whose log somebody has locked';
+
+create or replace function pgps_internal.free_locked() returns void
+language plpgsql
+as $$
+declare
+    -- Who resumes a type by hand may have its row.
+    v_locked integer[] := array(select b.type_id from pgps_internal.broken_type b
+        where b.sqlstate = '55P03' and not b.is_mended for update skip locked);
+begin
+    -- The lock is kept until the transaction ends, so that what waits can be dispatched.
+    update pgps_internal.broken_type b set is_mended = true
+    where b.type_id = any (v_locked) and (select pgps_internal.try_lock(t.log, 'access share')
+        from pgps_internal.event_type t where t.type_id = b.type_id);
+end
+$$;
+comment on function pgps_internal.free_locked() is
+'Lets event types go on that were set aside because somebody had them locked, and that are free now';
+
+create or replace function pgps_internal.forget_dropped() returns void
+language sql
+as $$
+    delete from pgps_internal.broken_type b
+    where not exists (select from pgps_internal.event_type t where t.type_id = b.type_id);
+    delete from pgps_internal.set_aside s
+    where not exists (select from pgps_internal.event_type t where t.type_id = s.type_id)
+$$;
+comment on function pgps_internal.forget_dropped() is
+'Forgets what was set aside of event types that have been dropped; whoever drops one does not, since the dispatcher
+would wait for him';

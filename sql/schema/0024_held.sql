@@ -1,0 +1,10 @@
+-- breaking: no
+-- What somebody else has locked in an open transaction is not waited for (decision 74).
+
+-- The dispatcher sets aside a type that somebody is dropping. A foreign key would have it wait for him; what is left of
+-- a type that was dropped, the dispatcher and reclaim delete.
+alter table pgps_internal.broken_type drop constraint broken_type_type_id_fkey;
+alter table pgps_internal.set_aside drop constraint set_aside_type_id_fkey;
+
+insert into pgps_internal.installation (key, value) values ('schema_revision', '0024')
+on conflict (key) do update set value = excluded.value;

@@ -1,0 +1,124 @@
+"""An event type that somebody alters or drops in an open transaction: the dispatcher goes on with all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, make_type, numbers, publish, refused, rows, value
+from tests.fix_db import Connect
+
+CHANGES = {
+    "altered": "select pgps.alter_event_type('held', add_attribute => 'm integer')",
+    "dropped": "select pgps.drop_event_type('held', cascade => true)",
+}
+# As a worker does, and by hand.
+WAYS = {"worker": "select pgps.dispatch_batch()", "hand": "select pgps.dispatch()"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Event types `held` and `free`, a subscription to each and to both, and a session that dispatches."""
+
+    admin: psycopg.Connection
+    dispatcher: psycopg.Connection
+    way: str
+
+    def dispatch(self) -> None:
+        while rows(self.dispatcher, WAYS[self.way])[0][0] > 0:
+            pass
+
+    def has(self, subscription: str) -> list[int]:
+        return numbers(self.admin, subscription)
+
+    def left(self) -> tuple[int, int]:
+        """How many types are set aside, and how many parts wait."""
+        aside = value(self.admin, "select count(*) from pgps_internal.broken_type")
+        return aside, value(self.admin, "select count(*) from pgps_internal.set_aside where batch_id is null")
+
+
+@pytest.fixture
+def make(own_database: str, connect: Connect) -> Callable[[str], Scene]:
+    def made(way: str) -> Scene:
+        scene = Scene(connect(dsn=own_database), connect(dsn=own_database), way)
+        for event_type in ("held", "free"):
+            make_type(scene.admin, event_type)
+            call(scene.admin, "subscribe", event_type, event_type)
+        # What worker and test wait for somebody who has a lock.
+        rows(scene.dispatcher, "set lock_timeout = '200ms'")
+        return scene
+
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_who_alters_or_drops_a_type_and_does_not_commit_holds_up_no_other(
+    make: Callable[[str], Scene], connect: Connect, own_database: str, change: str, end: str, way: str
+) -> None:
+    scene = make(way)
+    publish(scene.admin, "held", 1, 2)
+    publish(scene.admin, "free", 3)
+    with connect(dsn=own_database, autocommit=False) as session:
+        rows(session, CHANGES[change])
+        scene.dispatch()
+        assert scene.has("free") == [3]
+        assert scene.left() == (1, 1)
+        (held,) = rows(scene.admin, "select state, last_error, hint from pgps.event_types where name = 'held'")
+        assert held[0] == "set aside"
+        assert "in a transaction that is open" in held[1]
+        assert "goes on by itself" in held[2]
+        # It is not waited for again.
+        rows(scene.dispatcher, "set lock_timeout = '20s'; set statement_timeout = '10s'")
+        publish(scene.admin, "free", 4)
+        scene.dispatch()
+        assert scene.has("free") == [3, 4]
+        getattr(session, end)()
+    is_gone = (change, end) == ("dropped", "commit")
+    if not is_gone:
+        publish(scene.admin, "held", 5)
+    publish(scene.admin, "free", 6)
+    scene.dispatch()
+    scene.dispatch()
+    assert scene.has("free") == [3, 4, 6]
+    assert scene.left() == (0, 0)
+    if not is_gone:
+        assert scene.has("held") == [1, 2, 5]
+        assert value(scene.admin, "select state from pgps.event_types where name = 'held'") == "active"
+    rows(scene.admin, "select pgps.reclaim()")
+    assert value(scene.admin, "select count(*) from pgps_internal.set_aside") == (0 if is_gone else 1)
+
+
+def test_a_type_that_is_altered_once_more_waits_once_more(
+    make: Callable[[str], Scene], connect: Connect, own_database: str
+) -> None:
+    scene = make("hand")
+    for number in range(3):
+        publish(scene.admin, "held", number)
+        publish(scene.admin, "free", number)
+        with connect(dsn=own_database, autocommit=False) as session:
+            rows(session, f"select pgps.alter_event_type('held', add_attribute => 'm{number} integer')")
+            scene.dispatch()
+            assert scene.has("free") == list(range(number + 1))
+            session.commit()
+        assert scene.has("held") == list(range(number))
+        scene.dispatch()
+        assert scene.has("held") == list(range(number + 1))
+
+
+def test_a_lock_that_is_none_of_a_types_is_an_error(
+    make: Callable[[str], Scene], connect: Connect, own_database: str
+) -> None:
+    scene = make("hand")
+    publish(scene.admin, "free", 1)
+    with connect(dsn=own_database, autocommit=False) as session:
+        rows(session, "lock table only pgps_internal.batch in share row exclusive mode")
+        with refused("55P03"):
+            scene.dispatch()
+    scene.dispatch()
+    assert scene.has("free") == [1]
+    assert scene.left() == (0, 0)
