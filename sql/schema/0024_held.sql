@@ -6,5 +6,8 @@
 alter table pgps_internal.broken_type drop constraint broken_type_type_id_fkey;
 alter table pgps_internal.set_aside drop constraint set_aside_type_id_fkey;
 
+-- How long a type is left alone that runs into a lock again: not always its log is what is locked.
+alter table pgps_internal.broken_type add column patience interval not null default '0';
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0024')
 on conflict (key) do update set value = excluded.value;

@@ -46,11 +46,19 @@ async def test_the_limits_are_what_a_reset_leads_back_to(config: WorkerConfig) -
 
 async def test_no_setting_of_the_database_changes_how_it_works(own_database: str, connect_as: Connect) -> None:
     admin = connect_as(dsn=own_database)
-    for each in ("default_transaction_isolation = serializable", "datestyle = german", "search_path = nowhere"):
+    for each in (
+        "default_transaction_isolation = serializable",
+        "datestyle = german",
+        "search_path = nowhere",
+        "lock_timeout = 9",
+        "row_security = off",
+    ):
         admin.execute(f"alter database {admin.info.dbname} set {each}".encode())
     config = WorkerConfig(dsn=own_database, name="me")
     async with connect(config, "tester", statement_timeout=60) as connection:
         await connection.execute("select pgps.dispatch()")
+        assert await show(connection, "lock_timeout") == "0"
+        assert await show(connection, "row_security") == "on"
         row = await (await connection.execute("select now()")).fetchone()
     assert row is not None
 

@@ -56,6 +56,22 @@ def test_a_callback_that_loops_holds_up_nobody(own_database: str, ticks: Ticks, 
     wait_until(lambda: ticks.seen("loops") == [1, 2, 3])
 
 
+def test_no_callback_is_blamed_for_who_changes_its_event_type(
+    own_database: str, ticks: Ticks, workers: Workers, connect: Connect
+) -> None:
+    ticks.subscribe("waits")
+    ticks.publish(1, 2)
+    ticks.connection.execute("select pgps.dispatch()")
+    with connect(dsn=own_database, autocommit=False) as session:
+        session.execute("select pgps.alter_event_type('tick', add_attribute => 'm integer')")
+        worker = workers(own_database, *QUICK)
+        # It hangs, once; the event that is handed out alone is not filed for that.
+        wait_until(lambda: "is being changed or dropped in a transaction that is open" in worker.messages)
+        session.rollback()
+    wait_until(lambda: ticks.seen("waits") == [1, 2])
+    assert ticks.failed("waits") == []
+
+
 def test_a_callback_that_loops_is_ended_and_filed(own_database: str, ticks: Ticks, workers: Workers) -> None:
     ticks.subscribe("loops", "while e.n = 2 loop perform 1; end loop", more=", priority => 9")
     workers(own_database, *QUICK)

@@ -23,8 +23,8 @@ Connection: TypeAlias = psycopg.AsyncConnection[tuple[object, ...]]
 # returns to them and not to the server's defaults. With client_connection_check_interval the server ends a callback and
 # releases its locks within a second of the worker's death, instead of when the callback ends. Statements are short and
 # their plans are cached, so compiling them (jit) does not pay: it took 570 ms of a run_subscriber that takes 2 ms
-# without. A database may have another default isolation level, in which no position can be moved, and its own way to
-# write times.
+# without. A database may have another default isolation level, in which no position can be moved, its own way to write
+# times, and a lock_timeout, for which a filter or callback that waits for a lock would be blamed.
 _SESSION = {
     "client_connection_check_interval": "1s",
     "datestyle": "ISO",
@@ -32,6 +32,8 @@ _SESSION = {
     "quote_all_identifiers": "off",
     "idle_in_transaction_session_timeout": "60s",
     "jit": "off",
+    "lock_timeout": "0",
+    "row_security": "on",
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",

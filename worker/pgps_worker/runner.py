@@ -78,11 +78,16 @@ class Runner:
             return Result(Outcome.UNTOUCHED)
         if turn.alone and not await calls.try_suspect(connection, turn.subscription):
             return Result(Outcome.REFUSED)
-        result = turn.verdict or await self._call(connection, turn)
-        if connection.closed:
-            return result
-        if turn.is_to_blame(result.outcome):
-            result = await self._file(connection, turn, result)
+        try:
+            result = turn.verdict or await self._call(connection, turn)
+            if connection.closed:
+                return result
+            if turn.is_to_blame(result.outcome):
+                result = await self._file(connection, turn, result)
+        except errors.LockNotAvailable as error:
+            # Somebody is changing the event type: no event is to blame for waiting for him (decision 74).
+            log.warning("subscription %s: %s", turn.subscription, in_one_line(error))
+            result = Result(Outcome.REFUSED)
         if result.outcome is not Outcome.NOTHING:
             await calls.wash(connection)
         if turn.alone:

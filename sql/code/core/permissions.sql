@@ -61,3 +61,11 @@ comment on function pgps_internal.is_cancelled(text, text) is
 'True when a caught error is this session''s own cancellation, by a person or by statement_timeout, which must be raised
 again; false when user code raised query_canceled (57014), which is an error like any other. context: that of the error,
 innermost line first';
+
+create or replace function pgps_internal.is_held_up(sqlstate text, context text) returns boolean
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$ select is_held_up.sqlstate = '55P03' and split_part(is_held_up.context, E'\n', 1) !~ ' RAISE$' $$;
+comment on function pgps_internal.is_held_up(text, text) is
+'True when a caught error says that another session has something locked (lock_timeout), which is the fault of no filter
+and no policy; false when user code raised lock_not_available (55P03). context: as in is_cancelled';

@@ -51,7 +51,7 @@ begin
             -- The filter does not fit the type. No error: the owner may not even know the type, and gets nothing of it.
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
             v_context = pg_exception_context;
-            if pgps_internal.is_cancelled(v_state, v_context) then
+            if pgps_internal.is_cancelled(v_state, v_context) or pgps_internal.is_held_up(v_state, v_context) then
                 raise;
             end if;
         end;

@@ -1,6 +1,7 @@
 -- What a worker calls for internal subscriptions: which of them have work, by priority, running each in a transaction
 -- of its own (callbacks.sql), and what it does about one that ends the session.
--- Locks: the turn of the subscription, until the transaction ends.
+-- Locks: the turn of the subscription, until the transaction ends; access share on the log of an event type, which is
+-- not waited for.
 -- Writes: suspect.
 
 create or replace function pgps_internal.find_internal(name text) returns pgps_internal.subscription
@@ -104,16 +105,39 @@ comment on function pgps_internal.next_delivery(bigint) is
 'The event that an internal subscription is given next: a retry that is due (of batch 0) or the next one; null when
 there is none';
 
+create or replace function pgps_internal.require_free(type_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = require_free.type_id;
+    if found and not pgps_internal.try_lock(v_type.log, 'access share') then
+        raise exception 'event type "%" is being changed or dropped in a transaction that is open', v_type.name
+        using errcode = '55P03', hint = 'Wait until it ends; pgps doctor shows which are old.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_free(integer) is
+'Raises 55P03 when somebody is changing or dropping an event type: no callback is to blame for waiting for him';
+
 create or replace function pgps.next_delivery(subscription text) returns bigint
-language sql security definer
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
-    select (pgps_internal.next_delivery(
-        (pgps_internal.find_internal(next_delivery.subscription)).subscription_id)).event_id
+declare
+    v_next pgps_internal.received := pgps_internal.next_delivery(
+        (pgps_internal.find_internal(next_delivery.subscription)).subscription_id);
+begin
+    perform pgps_internal.require_free(v_next.type_id);
+    return v_next.event_id;
+end
 $$;
 comment on function pgps.next_delivery(text) is
 'The id of the event that pgps.run_subscriber(subscription, 1) would run now, null when none waits: for a worker that
-may have to name it to pgps.fail_delivery afterwards. Needs pgps_worker or pgps_admin. Errors: 42704.';
+may have to name it to pgps.fail_delivery afterwards. Needs pgps_worker or pgps_admin. Errors: 42704, 55P03 somebody is
+changing or dropping its event type.';
 
 create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text, event_id bigint = null)
 returns bigint
@@ -133,6 +157,7 @@ begin
     if v_next.event_id is null or v_next.event_id <> fail_delivery.event_id then
         return null;
     end if;
+    perform pgps_internal.require_free(v_next.type_id);
     perform pgps_internal.note_failures(v_subscription, array[v_next], 'callback', fail_delivery.sqlstate,
         fail_delivery.error, null);
     if v_next.batch_id > 0 then
@@ -145,7 +170,8 @@ $$;
 comment on function pgps.fail_delivery(text, text, text, bigint) is
 'Files the failure of a subscription''s next event and moves on: for a worker whose callback was cancelled or took its
 backend down. event_id: only if that is the next one still, since another worker may have done it meanwhile; null =
-whichever is next. Returns the event id, null when nothing was filed. Needs pgps_worker or pgps_admin. Errors: 42704.';
+whichever is next. Returns the event id, null when nothing was filed. Needs pgps_worker or pgps_admin. Errors: 42704,
+55P03 somebody is changing or dropping its event type.';
 
 create or replace function pgps.try_suspect(subscription text) returns boolean
 language plpgsql security definer

@@ -22,18 +22,25 @@ create or replace function pgps_internal.free_locked() returns void
 language plpgsql
 as $$
 declare
-    -- Who resumes a type by hand may have its row.
-    v_locked integer[] := array(select b.type_id from pgps_internal.broken_type b
-        where b.sqlstate = '55P03' and not b.is_mended for update skip locked);
-begin
     -- The lock is kept until the transaction ends, so that what waits can be dispatched.
+    v_free integer[] := array(select b.type_id
+        from pgps_internal.broken_type b join pgps_internal.event_type t using (type_id)
+        where b.sqlstate = '55P03' and not b.is_mended and b.failed_at + b.patience <= pgps_internal.clock()
+            and pgps_internal.try_lock(t.log, 'access share'));
+begin
+    if v_free = '{}' then
+        return;
+    end if;
+    -- Who resumes a type by hand may have its row.
     update pgps_internal.broken_type b set is_mended = true
-    where b.type_id = any (v_locked) and (select pgps_internal.try_lock(t.log, 'access share')
-        from pgps_internal.event_type t where t.type_id = b.type_id);
+    where b.type_id in (select o.type_id from pgps_internal.broken_type o where o.type_id = any (v_free)
+        for update skip locked);
 end
 $$;
 comment on function pgps_internal.free_locked() is
-'Lets event types go on that were set aside because somebody had them locked, and that are free now';
+'Lets event types go on that were set aside because somebody had them locked, and that are free now. One whose log is
+free, and that runs into a lock again (what a policy reads), is tried after 10 seconds, and each time after twice as
+long, at most a minute: each attempt holds the others up for as long as lock_timeout says';
 
 create or replace function pgps_internal.forget_dropped() returns void
 language sql

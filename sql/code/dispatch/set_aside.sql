@@ -208,7 +208,8 @@ begin
         v_hint, pgps_internal.clock(), v_damage.damage is null and note_broken.sqlstate <> '55P03')
     on conflict on constraint broken_type_pkey do update
     set sqlstate = excluded.sqlstate, error = excluded.error, hint = excluded.hint, failed_at = excluded.failed_at,
-        is_mended = false;
+        is_mended = false, patience = case when excluded.sqlstate = '55P03'
+            then least(greatest(2 * b.patience, '10 seconds'), '1 minute') else '0' end;
     raise warning 'event type "%" is set aside, its events wait: %', (note_broken.event_type).name,
         coalesce(v_damage.damage, note_broken.error) using hint = v_hint;
 end

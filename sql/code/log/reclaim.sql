@@ -98,15 +98,21 @@ create or replace function pgps_internal.try_lock(relation regclass, mode text =
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_name text := (select format('%I.%I', n.nspname, c.relname) from pg_class c
+        join pg_namespace n on n.oid = c.relnamespace where c.oid = try_lock.relation);
 begin
-    execute format('lock table only %s in %s mode nowait', try_lock.relation, try_lock.mode);
+    if v_name is null then
+        return false;
+    end if;
+    execute format('lock table only %s in %s mode nowait', v_name, try_lock.mode);
     return true;
-exception when lock_not_available then
+exception when lock_not_available or undefined_table then
     return false;
 end
 $$;
 comment on function pgps_internal.try_lock(regclass, text) is
-'Locks a table, usually a segment that is to be truncated; false when another session uses it';
+'Locks a table, usually a segment that is to be truncated; false when another session uses it, or has dropped it';
 
 create or replace function pgps_internal.reclaim_log(event_type pgps_internal.event_type) returns bigint
 language plpgsql

@@ -44,7 +44,9 @@ begin
         return;
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-        if pgps_internal.is_cancelled(v_state, v_context) then
+        -- A filter in a lane may lock something itself; what the dispatcher asks locks nothing.
+        if pgps_internal.is_cancelled(v_state, v_context)
+            or not (isolate.signature).in_lane and pgps_internal.is_held_up(v_state, v_context) then
             raise;
         end if;
     end;

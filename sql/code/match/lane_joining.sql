@@ -143,6 +143,9 @@ begin
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
+        elsif pgps_internal.is_held_up(v_state, v_context) and not exists (select from pgps_internal.signature g
+                where g.signature_id = (catch_up.class).signature_id and g.in_lane) then
+            return;
         end if;
         perform pgps_internal.suspend_class((catch_up.class).class_id, (catch_up.class).suspended_batch,
             format('filter: %s', v_error));
@@ -161,7 +164,7 @@ end
 $$;
 comment on function pgps_internal.catch_up(pgps_internal.class, bigint) is
 'Matches a pending class up to a batch and takes it into matching; when its filter raises, its subscriptions are
-suspended (again)';
+suspended (again). It stays pending when the dispatcher waited too long for a lock';
 
 create or replace function pgps_internal.catch_up_all() returns void
 language plpgsql
@@ -178,6 +181,9 @@ begin
                 where m.class_id = c.class_id and n.until is null)
         order by c.class_id for update of c skip locked
     loop
+        -- Somebody alters or drops the type in an open transaction: it stays pending, and nobody waits.
+        continue when not pgps_internal.try_lock((select t.log from pgps_internal.event_type t
+            where t.type_id = v_class.type_id), 'access share');
         perform pgps_internal.catch_up(v_class, v_upto);
     end loop;
 end

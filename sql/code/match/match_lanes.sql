@@ -209,11 +209,14 @@ declare
     v_entered timestamptz := clock_timestamp();
     v_lane pgps_internal.lane;
     v_try pgps_internal.lane_attempt;
+    v_held text;
 begin
     select l.* into v_lane from pgps_internal.lane l
     where l.lane_id = run_lane.lane_id and l.is_slow = coalesce(run_lane.is_slow, l.is_slow) for update skip locked;
     if not found then
         return null;
+    elsif v_lane.is_slow and pgps_internal.held_type(v_lane, run_lane.most) is not null then
+        return row(0, 0, true, null)::pgps_internal.lane_run;
     end if;
     v_try.is_careful := false;
     v_try.longest_time := '-1';
@@ -225,6 +228,10 @@ begin
             run_lane.seconds, run_lane.slot, v_try);
         if v_try.state is null then
             return v_try.run;
+        end if;
+        v_held := case when v_try.state in ('57014', '55P03') then pgps_internal.held_type(v_lane, run_lane.most) end;
+        if v_held is not null then
+            return row(0, 0, true, pgps_internal.note_held_lane(v_lane, v_held))::pgps_internal.lane_run;
         -- Less than the whole limit: the server measures from the first message of a statement, a little earlier.
         elsif v_limit > '0' and clock_timestamp() - statement_timestamp() >= 0.9 * v_limit then
             return row(0, 0, false, pgps_internal.note_slow_lane(v_lane,
@@ -251,5 +258,5 @@ comment on function pgps_internal.run_lane(bigint, boolean, integer, double prec
 'Matches the next batches of a lane in this transaction: about so many (most), and none begun after so many seconds.
 Null when another session has the lane, or it is not as slow as is_slow says (null: slow or not). slot: of the session
 (pgps.open_lanes), null = it has none. budget: a dispatch by hand waits no longer, and a millisecond for each event;
-null = no limit. told: the message to report. A filter that exceeds the statement timeout is
-noted.';
+null = no limit. told: the message to report. A filter that exceeds the statement timeout is noted; but a lane whose
+event type somebody is changing waits for him, among the slow ones, and no filter is blamed.';

@@ -1,6 +1,6 @@
 -- Lanes are quick or slow: a quick one whose filters take too long becomes slow, and a slow one that exceeds the
 -- setting lane_timeout again and again has its subscriptions suspended. run_lanes.sql runs both.
--- Locks: the row of a lane.
+-- Locks: the row of a lane; access share on logs, which is not waited for.
 -- Writes: asked_again, class, joining, lane, setting, subscription.
 
 insert into pgps_internal.setting (name, value, kind, description) values
@@ -107,6 +107,53 @@ end
 $$;
 comment on function pgps_internal.note_broken_lane(pgps_internal.lane, text, text) is
 'Notes that a lane failed, and not in a filter: it is tried again among the slow ones. Returns the message to report';
+
+create or replace function pgps_internal.held_type(lane pgps_internal.lane, most integer) returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (
+        with wanted as materialized (
+            select b.type_id from unnest(pgps_internal.lane_rows(held_type.lane,
+                pgps_internal.lane_position((held_type.lane).lane_id), held_type.most)) b
+            union
+            (select j.type_id from pgps_internal.joining j join pgps_internal.subscription s using (subscription_id)
+            where s.owner = (held_type.lane).owner and j.failures < 3
+            order by j.from_batch, j.type_id, j.subscription_id limit 1)
+            union
+            select c.type_id from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+            where c.is_pending and g.in_lane and c.owner = (held_type.lane).owner
+            union
+            select m.type_id from pgps_internal.asked_again a join pgps_internal.member m using (subscription_id)
+            where a.owner = (held_type.lane).owner
+        )
+        select t.name from wanted w join pgps_internal.event_type t using (type_id)
+        where not pgps_internal.try_lock(t.log, 'access share') limit 1);
+end
+$$;
+comment on function pgps_internal.held_type(pgps_internal.lane, integer) is
+'An event type that a lane has to read next, for about so many rows (most), and that somebody is changing or dropping in
+a transaction that is open; null when there is none. Locks the others, access share';
+
+create or replace function pgps_internal.note_held_lane(lane pgps_internal.lane, event_type text) returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_error text := format('event type "%s" is being changed or dropped in a transaction that is open',
+        note_held_lane.event_type);
+begin
+    -- Among the slow ones, where it is looked whether the type is free before anything else, and nobody waits.
+    update pgps_internal.lane l set is_slow = true, last_error = v_error,
+        slow_until = greatest(l.slow_until, pgps_internal.clock())
+    where l.lane_id = (note_held_lane.lane).lane_id;
+    return format('the filters of role %s wait: %s', (note_held_lane.lane).owner, v_error);
+end
+$$;
+comment on function pgps_internal.note_held_lane(pgps_internal.lane, text) is
+'Notes that a lane waits for who changes an event type; it is the fault of none of its filters. Returns the message to
+report';
 
 create or replace function pgps_internal.note_slow_joining(lane pgps_internal.lane, strikes integer, error text)
 returns text

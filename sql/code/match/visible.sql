@@ -108,7 +108,7 @@ begin
     return pgps_internal.visible(visible_carefully.event_type, visible_carefully.owner, visible_carefully.ids);
 exception when others or assert_failure or query_canceled then
     get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-    if pgps_internal.is_cancelled(v_state, v_context) then
+    if pgps_internal.is_cancelled(v_state, v_context) or pgps_internal.is_held_up(v_state, v_context) then
         raise;
     end if;
     -- A neighbour gets nothing while it is unknown what it may see.
