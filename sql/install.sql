@@ -281,6 +281,7 @@
 \ir code/composite/shares.sql
 \ir code/composite/due.sql
 \ir code/composite/detect.sql
+\ir code/composite/held.sql
 \ir code/composite/coupling.sql
 \ir code/composite/firing.sql
 \ir code/composite/run_rule.sql

@@ -8,6 +8,8 @@ alter table pgps_internal.set_aside drop constraint set_aside_type_id_fkey;
 
 -- How long a type is left alone that runs into a lock again: not always its log is what is locked.
 alter table pgps_internal.broken_type add column patience interval not null default '0';
+-- Its event types, or one of them, cannot be read for now.
+alter table pgps_internal.composite add column is_held boolean not null default false;
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0024')
 on conflict (key) do update set value = excluded.value;

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
-from pgps_worker.connection import Connection, connect, notified
+from psycopg import errors
+
+from pgps_worker.connection import Connection, connect, in_one_line, notified
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Composites"]
 
+log = logging.getLogger(__name__)
+
 CHANNEL: LiteralString = "pgps_composite"
 _STATEMENT_TIMEOUT = 300.0
+# Whoever alters or drops an event type in an open transaction is waited for by what reads that type (decision 74).
+_SETTINGS = {"lock_timeout": "2s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +45,21 @@ class Composites:
 
     async def run(self) -> None:
         """Detect until asked to stop."""
-        async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
+        async with connect(
+            self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT, settings=_SETTINGS
+        ) as connection:
             await connection.execute("listen " + CHANNEL)
             self.vitals.up(self.name)
             while not self.stop.requested:
-                if not await detect(connection):
+                if not await self._detect(connection):
                     await notified(connection, await self._patience(connection), stop=self.stop)
+
+    async def _detect(self, connection: Connection) -> int:
+        try:
+            return await detect(connection)
+        except errors.LockNotAvailable as error:
+            log.warning("detection waits for another session: %s", in_one_line(error))
+            return 0
 
     async def _patience(self, connection: Connection) -> float:
         """Return how long to wait for a notification: up to the next timer, at most a poll."""

@@ -4,7 +4,8 @@
 -- Order: by batch, then by event id. A timer fires when all that was committed before its time has been taken.
 -- Workers share out what there is (shares.sql); who dispatches without a worker detects everything.
 -- Locks: the turn of detection; the shares of composite events that take a step; the rows of those that have several
--- shares, or are suspended; until the transaction ends.
+-- shares, or are suspended; until the transaction ends. Who alters or drops an event type is waited for as long as
+-- lock_timeout says, once, and then only by what reads that type (held.sql).
 -- Writes: composite, position.
 
 create or replace function pgps_internal.all_before() returns timestamptz
@@ -148,6 +149,7 @@ as $$
 declare
     v_state text;
     v_error text;
+    v_context text;
     v_more boolean := false;
     v_runs_code boolean := (select bool_or(c.parsed -> 'conditions' <> '[]' or c.parsed -> 'attributes' <> '[]')
         from pgps_internal.composite c where c.composite_id = any (try_steps.composite_ids));
@@ -162,7 +164,7 @@ begin
         end if;
         return v_more;
     exception when others or assert_failure then
-        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
         -- PL/Python puts the name of its exception before a message.
         v_error := regexp_replace(v_error, '^(plpy|spiexceptions)\.\w+: ', '');
         -- Errors that are not those of a definition: a conflict, no resources, a shutdown.
@@ -170,6 +172,10 @@ begin
             raise;
         end if;
     end;
+    if pgps_internal.is_held_up(v_state, v_context) then
+        return pgps_internal.take_free(try_steps.composite_ids, try_steps.shares, try_steps.uptos, try_steps.are_last,
+            try_steps.now);
+    end if;
     return pgps_internal.take_less(try_steps.composite_ids, try_steps.shares, try_steps.uptos, try_steps.are_last,
         try_steps.now, v_state, v_error);
 end
@@ -187,6 +193,7 @@ as $$
 declare
     v_ids bigint[];
     v_shares integer[];
+    v_is_held boolean;
     v_due record;
 begin
     select array_agg(d.composite_id), array_agg(d.share) into v_ids, v_shares
@@ -202,10 +209,15 @@ begin
         return;
     end if;
     -- One that another session has altered, reset or dropped and not committed is left out; the others go on.
-    select array_agg(h.composite_id), array_agg(h.share) into v_ids, v_shares from (
-        select h.composite_id, h.share from pgps_internal.composite_share h
+    select array_agg(h.composite_id), array_agg(h.share), bool_or(h.is_held) into v_ids, v_shares, v_is_held from (
+        select h.composite_id, h.share, c.is_held from pgps_internal.composite_share h
         join unnest(v_ids, v_shares) w(composite_id, share) using (composite_id, share)
+        join pgps_internal.composite c using (composite_id)
         order by h.composite_id, h.share for no key update of h skip locked) h;
+    if v_is_held then
+        select array_agg(f.composite_id), array_agg(f.share) into v_ids, v_shares
+        from pgps_internal.free_shares(v_ids, v_shares) f;
+    end if;
     -- Looked at again, now that they are locked.
     select array_agg(d.composite_id order by d.composite_id, d.share) as composite_ids,
         array_agg(d.share order by d.composite_id, d.share) as shares,
@@ -311,7 +323,7 @@ begin
             and (c.parsed ->> 'timed')::boolean and c.time_basis = 'arrival'
             and k.due >= coalesce((s.ordering ->> 'frontier')::bigint, -4611686018427387904)
             order by k.due limit 1) k on true
-        where c.enabled);
+        where c.enabled and not c.is_held);
 end
 $$;
 comment on function pgps.next_timer() is

@@ -9,7 +9,9 @@ select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.sc
     coalesce(b.events, 0)::bigint as lag, coalesce(s.open, 0) as open, coalesce(s.keys, 0) as keys,
     coalesce(s.detected, 0) as detected, coalesce(s.late, 0) as late, coalesce(s.given_up, 0) as given_up,
     case when c.owner::text = c.owner::oid::text then 'its owner was dropped'
-        else coalesce(w.last_error, c.last_error, f.error) end as last_error,
+        else coalesce(w.last_error, case when c.is_held
+            then 'it waits: an event type that it reads is being changed or dropped in a transaction that is open' end,
+            c.last_error, f.error) end as last_error,
     c.attributes, c.time_basis, c.lateness, c.max_open, s.stepped_at, c.created_at,
     c.start, t.reliability, t.persistent, t.handler, (select bool_and(q.auditable) from pgps_internal.queue q
         where q.type_id = t.type_id) as auditable
