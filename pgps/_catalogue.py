@@ -393,6 +393,7 @@ TROUBLE_COUNTS = """
     select subscription, state, last_error, failed, retrying, last_event, hint, passed_over, depth
     from pgps.trouble_counts()
 """
+LAG_COUNTS = "select * from pgps.lag_counts(%(after)s, max_rows => %(portion)s, also => %(also)s)"
 METRICS = "select metric, kind, labels, value from pgps.metrics()"
 BROKEN_TYPES = "select event_type, sqlstate, error, hint, events from pgps.broken_types()"
 SLOW_LANE_COUNTS = "select role, lag_batches, lag_events, lag_seconds, last_error from pgps.slow_lane_counts()"

@@ -114,6 +114,7 @@
 \ir code/deliver/write_queues.sql
 \ir code/deliver/backlogs.sql
 \ir code/deliver/dead_consumers.sql
+\ir code/deliver/lags.sql
 \ir code/deliver/buffers.sql
 \ir code/deliver/streams.sql
 \ir code/deliver/stream_acks.sql

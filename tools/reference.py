@@ -64,6 +64,7 @@ GROUPS = {
         "deliver/exceptions",
         "views/explain",
         "deliver/troubles",
+        "deliver/lags",
         "deliver/count_exceptions",
         "deliver/find_exceptions",
         "deliver/find_queued",

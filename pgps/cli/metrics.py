@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pgps import _catalogue
+from pgps._lags import Lag, Lags
 from pgps._metrics import Figure, exposition
 from pgps.cli import doctor as _doctor
 from pgps.cli._command import Session, command
@@ -35,9 +36,12 @@ def metrics(
     of all that `pgps doctor` finds, which takes longer: look every few
     minutes. Needs pgps_worker or pgps_admin.
     """
+    lags = Lags()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            found = _look(session) + (_findings(session) if doctor else [])
+            found = (
+                _look(session) + _lag_figures(session, lags, all_of_them=once) + (_findings(session) if doctor else [])
+            )
             if session.out.json:
                 rows = [{"metric": f.metric, "kind": f.kind, "labels": f.labels, "value": f.value} for f in found]
                 session.out.line(json.dumps(rows))
@@ -66,6 +70,13 @@ def _look(session: Session) -> list[Figure]:
         ):
             found.append(Figure(f"pgps_subscription_{name}", "gauge", labels, float(value)))
     return found
+
+
+def _lag_figures(session: Session, lags: Lags, *, all_of_them: bool) -> list[Figure]:
+    """Ask the next subscriptions, or all, how far they are behind."""
+    while not lags.see(Lag(**row) for row in session.rows(_catalogue.LAG_COUNTS, lags.question)) and all_of_them:
+        pass
+    return lags.figures
 
 
 def _findings(session: Session) -> list[Figure]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -98,3 +100,66 @@ def test_prometheus_reads_a_worker_and_tells_when_something_is_wrong(
     assert "PgpsNobodyDispatches" not in _firing(ask)
     admin.execute("select pgps.discard_exception('tick', subscription => 'fails')")
     wait_until(lambda: "PgpsEventsFail" not in _firing(ask), what="its remedy was typed, and the alert ends")
+
+
+def test_each_query_of_the_board_and_the_alerts_has_an_answer_where_everything_happens(
+    own_database: str, ticks: Ticks, workers: Workers, target: int, ask: Ask
+) -> None:
+    asked = _queries()
+    doctor = {query for query in asked if "pgps_findings" in query}
+    _let_everything_happen(ticks)
+    workers(own_database, "--health-port", str(target))
+    ticks.publish(1, 2, 3)
+    without = asked - doctor
+
+    def are_answered() -> bool:
+        without.difference_update([query for query in without if _values(ask, query)])
+        print("no answer:", without)
+        return not without
+
+    wait_until(are_answered, timeout=180, what="each query has an answer")
+    ticks.connection.execute("select pg_advisory_unlock(77)")
+    # What doctor finds is not scraped from a worker.
+    command = [sys.executable, "-m", "pgps.cli", "metrics", "--once", "--doctor", "--dsn", own_database]
+    assert doctor
+
+    def told() -> str:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    found = r'^pgps_findings\{check="links",level="warning"\} 1$'
+    wait_until(lambda: re.search(found, told(), re.MULTILINE), what="doctor finds the link")
+    assert 'pgps_subscription_lag_seconds{subscription="idle"}' in told()
+
+
+def _queries() -> set[str]:
+    """Return what the board asks, and what the alerts compare with a number."""
+    board = json.loads((DOCKER / "grafana" / "broker.json").read_text())
+    queries = {one["expr"].removesuffix(" or vector(0)") for panel in board["panels"] for one in panel["targets"]}
+    for rule in yaml.safe_load((DOCKER / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]:
+        compared = re.sub(r"^absent\((.*)\)$", r"\1", rule["expr"])
+        query, _, number = compared.rpartition(" ")
+        assert float(number) >= 0
+        queries.add(query.rpartition(" ")[0])
+    return queries
+
+
+def _let_everything_happen(ticks: Ticks) -> None:
+    """Have an event wait, one fail, a filter hang, a link that does not come up, and a gap in what came over it."""
+    admin = ticks.connection
+    admin.execute("select pgps.subscribe('idle', 'tick')")
+    ticks.subscribe("fails", "perform 1 / 0")
+    admin.execute("select pgps.alter_subscription('idle', dead_after => '1 microsecond')")
+    admin.execute("select pgps.configure('lane_timeout', '10 minutes')")
+    admin.execute("select pg_advisory_lock(77)")
+    admin.execute(
+        "create function public.gated(n integer) returns boolean language plpgsql as"
+        " $$ begin perform pg_advisory_xact_lock_shared(77); return true; end $$"
+    )
+    admin.execute("select pgps.subscribe('gated', 'tick', 'public.gated(n)')")
+    admin.execute("select pgps.create_link('far', 'host=127.0.0.1 port=1 dbname=none')")
+    admin.execute(
+        "with o as (insert into pgps_internal.origin (broker_id, epoch, name) values (gen_random_uuid(), 1, 'far')"
+        " returning origin_id)"
+        " insert into pgps_internal.rejected (neighbour, publisher, origin_id, origin_batch, sqlstate, error)"
+        " select 'far', current_user::regrole, o.origin_id, 1, '58030', 'trimmed' from o"
+    )

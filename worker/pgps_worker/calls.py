@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from pgps import _catalogue
+from pgps._lags import Lag
 from pgps._metrics import Figure
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "fail_delivery",
     "fall_asleep_and_dispatch",
     "is_told_awake",
+    "lag_counts",
     "limit_session",
     "limit_statements",
     "next_delivery",
@@ -260,6 +262,12 @@ async def trouble_counts(connection: Connection) -> list[TroubleCount]:
     """Return what is to be told of subscriptions that are suspended, dead, or have failed events or gaps."""
     rows: Sequence[Any] = await (await connection.execute(_catalogue.TROUBLE_COUNTS)).fetchall()
     return [TroubleCount(*row) for row in rows]
+
+
+async def lag_counts(connection: Connection, question: dict[str, Any]) -> list[Lag]:
+    """Return how far the next subscriptions are behind, and those that are asked again; see pgps._lags."""
+    rows: Sequence[Any] = await (await connection.execute(_catalogue.LAG_COUNTS, question)).fetchall()
+    return [Lag(*row) for row in rows]
 
 
 async def figures(connection: Connection) -> list[Figure]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pgps._lags import Lags
 from pgps_worker import calls
 from pgps_worker.connection import Connection, connect
 from pgps_worker.logs import about
@@ -43,6 +44,7 @@ class Reporter:
     _slow: set[str] = field(default_factory=set)
     _broken: set[str] = field(default_factory=set)
     _found: set[calls.AuditFinding] = field(default_factory=set)
+    _lags: Lags = field(default_factory=Lags)
 
     @property
     def name(self) -> str:
@@ -65,7 +67,8 @@ class Reporter:
         self.vitals.slow_lanes = await calls.slow_lanes(connection)
         self.vitals.broken_types = await calls.broken_types(connection)
         self.vitals.findings = await calls.audit_findings(connection)
-        self.vitals.figures = await calls.figures(connection)
+        self._lags.see(await calls.lag_counts(connection, self._lags.question))
+        self.vitals.figures = [*await calls.figures(connection), *self._lags.figures]
         if self.vitals.leading:
             self._tell_of_suspended(counts)
             self._tell_of_dead(counts)

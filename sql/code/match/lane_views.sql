@@ -2,6 +2,17 @@
 -- Locks: none.
 -- Writes: nothing.
 
+create or replace view pgps_internal.lane_backlog as
+select m.subscription_id, min(b.created_at) as oldest
+from pgps_internal.member m
+join pgps_internal.class c on c.class_id = m.class_id and c.is_active
+join pgps_internal.signature g on g.signature_id = c.signature_id and g.in_lane
+join pgps_internal.lane_next n on n.owner = g.owner and n.type_id = m.type_id
+join pgps_internal.batch b on b.batch_id = n.batch_id
+group by m.subscription_id;
+comment on view pgps_internal.lane_backlog is
+'Subscriptions whose owner''s lane is behind, and when the first batch came that it has not matched';
+
 create or replace view pgps.lanes as
 select pg_get_userbyid(l.owner) as role,
     case when l.is_slow then 'slow' when n.first is not null or j.joining > 0 then 'behind' else 'idle' end as state,

@@ -137,14 +137,13 @@ begin
     end if;
     if v_place.phase = 'n' then
         v_mark.seqn := case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end;
-        -- What the replay pointer has passed is forgotten (see begun); what was prepended is not, for it is no range.
+        -- What the replay pointer has passed is never new again.
         v_mark.acked := (v_mark.acked + (int8multirange(int8range(
             greatest(v_mark.seqn, v_state.lowest - 1), v_place.seqn, '(]'))
             - pgps_internal.checkpoints_between(v_spool, v_mark.checkpoints_upto, v_mark.seqn, v_place.seqn)))
-            * (int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'))
-                + int8multirange(int8range(null, 0)));
-        v_mark.had := v_mark.had * int8multirange(int8range(
-            least(coalesce(v_state.replay_pointer, -9223372036854775808), v_place.seqn), null, '(]'));
+            * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
+        v_mark.had := v_mark.had
+            * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
     end if;
     v_mark.phase := v_place.phase;
     v_mark.seqn := v_place.seqn;

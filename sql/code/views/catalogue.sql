@@ -96,14 +96,9 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
     case when s.owner::text = s.owner::oid::text then 'suspended' when s.state = 'active' and a.is_dead then 'dead'
         when s.state = 'active' and n.lane_id is not null then 'slow' else s.state end as state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
-    coalesce(extract(epoch from pgps._clock() - least(d.oldest, (
-        -- Batches that the owner's lane has not matched yet count, too: they may have events for the subscription.
-        select min(b.created_at) from pgps_internal.member m
-        join pgps_internal.class c on c.class_id = m.class_id and c.is_active
-        join pgps_internal.signature g on g.signature_id = c.signature_id and g.in_lane
-        join pgps_internal.lane_next n on n.owner = g.owner and n.type_id = m.type_id
-        join pgps_internal.batch b on b.batch_id = n.batch_id
-        where m.subscription_id = s.subscription_id))), 0)::double precision as lag_seconds,
+    -- Batches that the owner's lane has not matched yet count, too: they may have events for the subscription.
+    coalesce(extract(epoch from pgps._clock() - least(d.oldest, (select x.oldest from pgps_internal.lane_backlog x
+        where x.subscription_id = s.subscription_id))), 0)::double precision as lag_seconds,
     -- Evaluated only for subscriptions that have moved recently, which most have not.
     case when p.moved_at > pgps._clock() - interval '1 minute' then (
         select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)

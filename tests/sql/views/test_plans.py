@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import psycopg
 import pytest
 
@@ -92,6 +95,41 @@ def test_what_a_worker_reports_costs_by_what_is_wrong_and_not_by_the_number_of_s
     assert rows(consumer, counts) == [("away", "dead", 100)]
     rows(consumer, "select pg_stat_force_next_flush()")
     assert int(value(consumer, READ)) - before < 50
+
+
+def test_a_portion_of_the_lags_costs_by_the_portion_and_not_by_the_number_of_subscriptions(
+    consumer: psycopg.Connection,
+) -> None:
+    for n in range(100):
+        call(consumer, "subscribe", f"s{n}", "tick", filter=f"n % 100 = {n}")
+    publish(consumer, "tick", *range(100))
+    rows(consumer, "select pgps.dispatch()")
+
+    def read(portion: int) -> int:
+        rows(consumer, "select pg_stat_force_next_flush()")
+        before = int(value(consumer, READ))
+        assert value(consumer, "select count(*) from pgps.lag_counts(max_rows => %s)", [portion]) == portion
+        rows(consumer, "select pg_stat_force_next_flush()")
+        return int(value(consumer, READ)) - before
+
+    assert read(10) * 5 < read(100)
+
+
+def test_what_is_left_of_a_large_delivery_is_not_counted_event_by_event(consumer: psycopg.Connection) -> None:
+    publish(consumer, "tick", *range(EVENTS))
+    rows(consumer, "select pgps.dispatch()")
+    rows(consumer, "select count(*) from pgps.receive('all', %s)", [EVENTS // 2])
+    call(consumer, "ack", "all")
+    question = "select depth, lag_seconds from pgps.subscriptions where name = 'all'"
+    plan = value(consumer, f"explain (analyze, timing off, format json) {question}")[0]["Plan"]
+    assert rows(consumer, question)[0][0] == EVENTS // 2
+    assert max(_actual_rows(plan)) < 100
+
+
+def _actual_rows(plan: dict[str, Any]) -> Iterator[float]:
+    yield plan["Actual Rows"]
+    for part in plan.get("Plans", []):
+        yield from _actual_rows(part)
 
 
 def test_what_workers_ask_again_and_again_is_not_compiled(consumer: psycopg.Connection) -> None:

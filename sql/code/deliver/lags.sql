@@ -1,0 +1,83 @@
+-- How far subscriptions are behind, asked in portions of bounded cost: for the metrics of workers.
+-- Locks: none.
+-- Writes: nothing.
+
+create or replace function pgps_internal.backlogs_of(subscriptions bigint[], deliveries integer)
+returns table (subscription_id bigint, depth bigint, oldest timestamptz)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    -- What pgps_internal.backlog says, but from the first of the deliveries that wait: of some consumers a million do.
+    select m.subscription_id, sum(w.depth)::bigint, min((select b.created_at from pgps_internal.batch b
+        where b.batch_id = w.first_batch limit 1))
+    from unnest(backlogs_of.subscriptions) u(id)
+    join pgps_internal.member m on m.subscription_id = u.id
+    left join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
+        where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) p on true
+    cross join lateral (
+        select sum(d.rest) as depth, min(d.batch_id) filter (where d.rest > 0) as first_batch
+        from (
+            select d.batch_id, case when d.batch_id > coalesce(p.acked_batch, -1) and isempty(m.skip) then d.events
+                else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint
+                        from unnest(d.ids * int8multirange(int8range(a.event_id, null, '()')) - m.skip) r)
+                    + (select count(*) from unnest(d.event_ids) e where e > a.event_id and not e <@ m.skip) end as rest
+            from pgps_internal.delivery d
+            cross join lateral (select case d.batch_id when p.acked_batch then p.acked_event else -1 end as event_id) a
+            where not m.takes_batch and d.class_id = m.class_id
+                and d.batch_id >= greatest(coalesce(p.acked_batch, -1), m.from_batch + 1)
+            order by d.batch_id limit backlogs_of.deliveries
+        ) d
+        union all
+        select count(*), min(h.batch_id)
+        from (select h.batch_id from pgps_internal.share h
+            where m.takes_batch and h.subscription_id = m.subscription_id and h.type_id = m.type_id
+            order by h.batch_id limit backlogs_of.deliveries) h
+    ) w
+    group by m.subscription_id;
+end
+$$;
+comment on function pgps_internal.backlogs_of(bigint[], integer) is
+'How many events wait for each of some subscriptions, and since when: of its first deliveries (or shares), so many';
+
+create or replace function pgps.lag_counts(after bigint = 0, max_rows integer = 100, also bigint[] = '{}')
+returns table (subscription_id bigint, subscription text, depth bigint, lag_seconds double precision)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_asked bigint[];
+begin
+    if lag_counts.max_rows is null or lag_counts.max_rows not between 1 and 1000 then
+        raise exception 'max_rows % is not between 1 and 1000', lag_counts.max_rows using errcode = '22023',
+            hint = 'Ask for the next portion with the highest subscription_id of this one as after.';
+    end if;
+    v_asked := array(
+        (select s.subscription_id from pgps_internal.subscription s
+            where s.subscription_id > coalesce(lag_counts.after, 0) and not s.is_hidden
+            order by s.subscription_id limit lag_counts.max_rows)
+        union
+        (select distinct u.id from unnest(lag_counts.also) u(id) limit 1000));
+    return query
+    select s.subscription_id, s.name, coalesce(w.depth, 0),
+        coalesce(extract(epoch from pgps_internal.clock() - least(w.oldest, l.oldest)), 0)::double precision
+    from pgps_internal.subscription s
+    left join pgps_internal.backlogs_of(v_asked, 1000) w using (subscription_id)
+    left join (select l.* from pgps_internal.lane_backlog l where l.subscription_id = any (v_asked)) l
+        using (subscription_id)
+    where s.subscription_id = any (v_asked) and not s.is_hidden
+    order by s.subscription_id;
+end
+$$;
+comment on function pgps.lag_counts(bigint, integer, bigint[]) is
+'For a worker''s metrics: how many events wait for a subscription (depth), and for how long the oldest of them has, in
+seconds, as in pgps.subscriptions; but depth counts a thousand batches at most, the oldest that have events for it, so
+that one who is far behind costs no more. Asks the next max_rows (1 to 1000) subscriptions after a subscription_id (null
+or 0 = from the first), and those that also names (at most 1000; null = none; ids that do not exist are left out), so
+that many are asked in portions. Needs pgps_worker or pgps_admin. Locks: none. Errors: 42501, 22023 max_rows.';
+
+revoke all on function pgps.lag_counts(bigint, integer, bigint[]) from public;
+grant execute on function pgps.lag_counts(bigint, integer, bigint[]) to pgps_worker, pgps_admin;
