@@ -25,7 +25,8 @@ begin
                         from unnest(d.ids * int8multirange(int8range(a.event_id, null, '()')) - m.skip) r)
                     + (select count(*) from unnest(d.event_ids) e where e > a.event_id and not e <@ m.skip) end as rest
             from pgps_internal.delivery d
-            cross join lateral (select case d.batch_id when p.acked_batch then p.acked_event else -1 end as event_id) a
+            cross join lateral (select case when d.batch_id = p.acked_batch
+                then least(p.acked_event, 9223372036854775806) else -1 end as event_id) a
             where not m.takes_batch and d.class_id = m.class_id
                 and d.batch_id >= greatest(coalesce(p.acked_batch, -1), m.from_batch + 1)
             order by d.batch_id limit backlogs_of.deliveries

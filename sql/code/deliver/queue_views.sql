@@ -109,7 +109,9 @@ cross join lateral (
                     from unnest(d.ids * int8multirange(int8range(a.event_id, null, '()')) - m.skip) r)
                 + (select count(*) from unnest(d.event_ids) e where e > a.event_id and not e <@ m.skip) end as rest
         from pgps_internal.delivery d
-        cross join lateral (select case when d.batch_id = p.acked_batch then p.acked_event else -1 end as event_id) a
+        -- After a seek the position is behind the highest number, which no range can begin with.
+        cross join lateral (select case when d.batch_id = p.acked_batch
+            then least(p.acked_event, 9223372036854775806) else -1 end as event_id) a
         where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
         -- offset 0: what is left of a delivery is found once, though it is named twice.
         offset 0

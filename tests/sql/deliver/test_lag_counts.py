@@ -65,6 +65,20 @@ def test_what_is_left_of_a_delivery_is_counted_in_lists_and_ranges_without_what_
     assert rows(broker, _LAGS.format("")) == rows(broker, _SEEN)
 
 
+def test_after_a_seek_to_what_comes_next_nothing_is_left(broker: psycopg.Connection, clock: Clock) -> None:
+    clock.set("2030-01-01 12:00+00")
+    call(broker, "subscribe", "all", "tick")
+    call(broker, "subscribe", "even", "tick", filter="n % 2 = 0")
+    publish(broker, "tick", *range(10))
+    rows(broker, "select pgps.dispatch()")
+    for name in ("all", "even"):
+        call(broker, "seek", name, "now")
+    assert rows(broker, _LAGS.format("")) == rows(broker, _SEEN) == [("all", 0, 0), ("even", 0, 0)]
+    publish(broker, "tick", 11, 12)
+    rows(broker, "select pgps.dispatch()")
+    assert rows(broker, _LAGS.format("")) == rows(broker, _SEEN) == [("all", 2, 0), ("even", 1, 0)]
+
+
 def test_of_one_that_is_far_behind_a_part_is_counted_and_its_lag_is_exact(
     broker: psycopg.Connection, clock: Clock
 ) -> None:
