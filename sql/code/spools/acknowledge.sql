@@ -20,15 +20,18 @@ begin
         seqn := 0;
         return;
     end if;
+    if place_of.id < 0 then
+        -- The part of a gap that lies in a replay (see gap_part).
+        select 'r', least(g.last_seqn, r.last_seqn) into phase, seqn
+        from pgps_internal.spool_gap g, pgps_internal.spool_replay r
+        where r.replay_id = (place_of.mark).replay_id and g.gap_id = - place_of.id
+            and g.spool_id = (place_of.spool).spool_id and g.first_seqn <= r.last_seqn and g.last_seqn >= r.first_seqn;
+        return;
+    end if;
     v_message := pgps_internal.stored(place_of.id);
     if v_message.id is null then
-        -- A gap that begins in a replay, and goes on beyond it, is told twice, in parts: the first part is meant.
-        select g.spool_id, case when (place_of.mark).phase = 'r' and r.last_seqn > (place_of.mark).seqn
-            and g.first_seqn <= r.last_seqn then least(g.last_seqn, r.last_seqn) else g.last_seqn end
-        into v_message.spool_id, v_message.seqn
-        from pgps_internal.spool_gap g
-        left join pgps_internal.spool_replay r on r.replay_id = (place_of.mark).replay_id
-        where g.gap_id = place_of.id;
+        select g.spool_id, g.last_seqn into v_message.spool_id, v_message.seqn
+        from pgps_internal.spool_gap g where g.gap_id = place_of.id;
     end if;
     if v_message.spool_id = (place_of.spool).spool_id then
         seqn := v_message.seqn;
@@ -137,13 +140,14 @@ begin
     end if;
     if v_place.phase = 'n' then
         v_mark.seqn := case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end;
-        -- What the replay pointer has passed is never new again.
+        -- What the replay pointer has passed is forgotten (see begun); what was prepended is not, for it is no range.
         v_mark.acked := (v_mark.acked + (int8multirange(int8range(
             greatest(v_mark.seqn, v_state.lowest - 1), v_place.seqn, '(]'))
             - pgps_internal.checkpoints_between(v_spool, v_mark.checkpoints_upto, v_mark.seqn, v_place.seqn)))
-            * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
-        v_mark.had := v_mark.had
-            * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
+            * (int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'))
+                + int8multirange(int8range(null, 0)));
+        v_mark.had := v_mark.had * int8multirange(int8range(
+            least(coalesce(v_state.replay_pointer, -9223372036854775808), v_place.seqn), null, '(]'));
     end if;
     v_mark.phase := v_place.phase;
     v_mark.seqn := v_place.seqn;

@@ -113,12 +113,14 @@ begin
     open v_portal scroll for
         select (gap_part.gap).last_seqn as seqn, null::integer, jsonb_build_object('gap',
                 jsonb_build_array((gap_part.gap).first_seqn, (gap_part.gap).last_seqn)), null::jsonb, null::text[],
-            null::name, null::name, (gap_part.gap).noted_at, gap_part.phase = 'r', (gap_part.gap).gap_id as id;
+            null::name, null::name, (gap_part.gap).noted_at, gap_part.phase = 'r',
+            case gap_part.phase when 'r' then - (gap_part.gap).gap_id else (gap_part.gap).gap_id end as id;
     return pgps_internal.opened_part(gap_part.phase, v_portal);
 end
 $$;
 comment on function pgps_internal.gap_part("char", pgps_internal.spool_gap) is
-'The row that tells a member which messages a full spool has dropped';
+'The row that tells a member which messages a full spool has dropped. A gap that begins in a replay and goes on beyond
+it is told in two parts: the id of the first is negative';
 
 create or replace function pgps_internal.marker_part(mark pgps_internal.spool_mark)
 returns pgps_internal.spooled_part

@@ -77,11 +77,28 @@ language plpgsql stable
 as $$
 declare
     v_lowest bigint := -9223372036854775808;
+    v_acked int8multirange := coalesce((begun.mark).acked, '{}');
+    v_spool pgps_internal.spool;
+    v_after bigint;
+    v_upto bigint;
 begin
+    if (begun.mark).phase = 'n' then
+        -- An acknowledgement forgets what the replay pointer has passed; but the replay may have been asked for when
+        -- the pointer was not so far, and what lies between is not new again.
+        select greatest((begun.mark).start, r.start, 0), least((begun.mark).seqn, t.replay_pointer)
+        into v_after, v_upto
+        from pgps_internal.spool_replay r, pgps_internal.standing_of_spool(r.spool_id) t
+        where r.replay_id = begun.replay_id and r.start is not null and t.replay_pointer is not null;
+        if v_after < v_upto then
+            select s.* into v_spool from pgps_internal.spool s join pgps_internal.spool_member m using (spool_id)
+            where m.member_id = begun.member_id;
+            v_acked := v_acked + (int8multirange(int8range(v_after, v_upto, '(]'))
+                - pgps_internal.checkpoints_between(v_spool, (begun.mark).checkpoints_upto, v_after, v_upto));
+        end if;
+    end if;
     -- Where it begins is in the replay: see pgps_internal.mark_of.
     return row(null, begun.member_id, begun.replay_id, 'r', v_lowest, 'r', v_lowest, null, 0, v_lowest, null, '{}',
-        coalesce((begun.mark).acked, '{}'), coalesce((begun.mark).had, '{}'),
-        begun.replay_id)::pgps_internal.spool_mark;
+        v_acked, coalesce((begun.mark).had, '{}'), begun.replay_id)::pgps_internal.spool_mark;
 end
 $$;
 comment on function pgps_internal.begun(pgps_internal.spool_mark, bigint, bigint) is

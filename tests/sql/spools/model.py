@@ -59,6 +59,7 @@ class Member:
     checkpoints_upto: int = LOW
     skip: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
+    got: list[Any] = field(default_factory=list)
 
 
 class Model:
@@ -141,7 +142,7 @@ class Model:
             member.checkpoints_upto, member.skip, member.queue = LOW, set(), []
             member.waiting = None
             member.joins += 1
-        member.present = True
+        member.present, member.got = True, []
 
     def waits(self) -> bool:
         """Whether the spool was asked for something that changes what a replay repeats, and is not dispatched."""

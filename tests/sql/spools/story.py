@@ -63,6 +63,7 @@ class Story:
             self.leave: 1,
             self.crash: 1,
             self.take: 6,
+            self.acknowledge: 3,
             self.replay: 2,
         }
         self.dice.choices(list(steps), list(steps.values()))[0]()
@@ -221,10 +222,23 @@ class Story:
         due = self.model.due(member)[:most]
         assert [row[:3] for row in found] == due
         self.had |= {row[3] for row in found}
+        member.got = found
         if found and self.dice.random() < 0.8:
             upto = self.dice.randrange(1, len(found) + 1)
             assert call(connection, "ack_spooled", NAME, client, found[upto - 1][3]) == upto
             self.model.ack(member, due[:upto])
+
+    def acknowledge(self) -> None:
+        """Acknowledge what was received before; pointers may have moved since, and replays may wait."""
+        number = self.dice.randrange(2)
+        member = self.model.members[number]
+        due = self.model.due(member)
+        left = [row for row in member.got if row[:3] in due]
+        if member.present and left:
+            *upto, request = self.dice.choice(left)
+            handed = due[: due.index(tuple(upto)) + 1]
+            assert call(self.host(number), "ack_spooled", NAME, f"member_{number}", request) == len(handed)
+            self.model.ack(member, handed)
 
     def replay(self) -> None:
         pattern = self.pattern()

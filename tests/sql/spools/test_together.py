@@ -7,8 +7,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
-from tests.fix_broker import call, meanwhile, refused, rows, value
+from tests.fix_broker import call, column, meanwhile, refused, rows, value
 from tests.fix_clock import Clock
 from tests.fix_db import Connect
 from tests.fix_spools import Member, Spool, pattern_call
@@ -231,3 +232,70 @@ def test_slots_that_were_rewritten_are_read_by_the_numbers(spool: Spool, join: J
     assert seen(member) == [(2, True), (4, True), (0, False)]
     for slot, begun_in in slots:
         rows(spool.connection, "update pgps_internal.spool_slot set begun_in = %s where slot = %s", [begun_in, slot])
+
+
+def test_what_was_acknowledged_before_a_replay_begins_is_not_new_after_it(spool: Spool, join: Join) -> None:
+    spool.spool(1, 2, 3, 4)
+    spool.call("spool_set_replay_pointer", 1)
+    member = join(replay=True)
+    received = member.ids()
+    # It is asked for while the pointer is at 1; the pointer has passed 3 when what was received is acknowledged.
+    assert spool.replay() == 1
+    spool.pointer(3)
+    assert member.ack(received[-2]) == 4
+    assert seen(member) == [(1, True), (0, False), (4, False)]
+    member.ack()
+    assert seen(member) == []
+
+
+def test_what_was_received_and_passed_by_the_pointer_before_a_replay_begins_comes_again(
+    spool: Spool, join: Join
+) -> None:
+    spool.spool(1, 2, 3, 4)
+    spool.call("spool_set_replay_pointer", 1)
+    member = join(replay=True)
+    _, _, second, third, _ = member.ids()
+    assert spool.replay() == 1
+    spool.pointer(3)
+    assert member.ack(second) == 3
+    assert len(member.received(1)) == 1
+    assert member.ack(third) == 0
+    assert seen(member) == [(1, True), (0, False), (3, False), (4, False)]
+
+
+def test_what_was_prepended_and_acknowledged_before_a_replay_begins_is_not_new_after_it(
+    spool: Spool, join: Join
+) -> None:
+    spool.spool(1, 2)
+    spool.call("prepend_and_discard", 2, "0")
+    member = join(replay=True)
+    first = member.ids()
+    assert len(first) == 4
+    member.ack(first[-1])
+    spool.spool(3)
+    (third,) = member.ids()
+    assert spool.replay() == 0
+    spool.pointer(2)
+    assert member.ack(third) == 1
+    assert seen(member) == [(0, False)]
+
+
+def test_a_gap_across_the_replay_pointer_is_acknowledged_in_parts(spool: Spool, join: Join) -> None:
+    call(spool.connection, "spool_advise", spool.name, max_messages=2, on_limit="drop_oldest")
+    member = join()
+    spool.spool(1, 2)
+    assert member.take(1) == [1]
+    spool.pointer(1)
+    call(spool.connection, "spool_many", spool.name, Jsonb([{"entry": 1, "message": n} for n in range(3, 8)]))
+    spool.dispatch()
+    member.join(replay=True)
+    parts = [(1, {"gap": [1, 1]}, True), (0, {"replay": "ended"}, False), (5, {"gap": [2, 5]}, False)]
+    # One gap, told in two parts: of the first the last that was received, and of the second, is another.
+    assert member.received(3) == parts
+    query = "select id from pgps.receive_spooled(%s, %s, 3)"
+    first, _, second = column(member.connection, query, [spool.name, member.name])
+    assert member.ack(first) == 1
+    assert member.received() == [*parts[1:], (6, 6, False), (7, 7, False)]
+    assert member.ack(first) == 0
+    assert member.ack(second) == 2
+    assert seen(member) == [(6, False), (7, False)]
