@@ -62,17 +62,18 @@ def _facts(session: Session) -> Facts:
     if not server["installed"]:
         return Facts(server=server, transactions=transactions, timeouts=timeouts)
     links = _links(session)
+    subscriptions = session.rows(_diagnosis.SUBSCRIPTIONS)
     return Facts(
         server=server,
         installation=installed_here(session),
         activity=session.rows(_catalogue.activity(has_clock=session.has_clock)),
         event_types=session.rows(_catalogue.event_types()),
-        queues=session.rows(_catalogue.queues()),
-        stopped=session.rows(_diagnosis.STOPPED),
+        queues=session.rows(_diagnosis.QUEUES),
+        stopped=[row for row in subscriptions if row["is_stopped"]],
         workers=session.rows(_catalogue.workers()),
         transactions=transactions,
         timeouts=timeouts,
-        waiting=session.rows(_diagnosis.WAITING),
+        waiting=[row for row in subscriptions if not row["is_stopped"]],
         health=_health(session),
         plpython_error=_plpython_error(session),
         without_temp=session.rows(_diagnosis.TEMP_PRIVILEGE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -68,6 +69,19 @@ def test_every_page_shows_what_there_is_and_what_others_have_written_as_text(
     )
     # A new page is a line in the table above.
     assert {path for path in paths if "{" not in path} - {"/exceptions/one"} <= set(_SHOWN)
+
+
+def test_of_findings_of_one_kind_some_are_shown_and_the_number_of_the_others(
+    connect: Connect, visit: Visit, boss: str, own_database: str
+) -> None:
+    admin = connect(dsn=own_database)
+    for number in range(6):
+        make_type(admin, f"light{number}", persistent=False)
+    said = visit(boss, dsn=own_database).see("/findings")
+    assert said.count("promises guaranteed events") == 3
+    # The server of the tests is told to wait for nothing, which is a finding of the same kind.
+    assert re.search(r"WARNING durability [34] more pgps doctor", said, re.IGNORECASE)
+    assert "none: events wait until somebody calls pgps.dispatch()" in said
 
 
 def test_a_role_sees_its_own_only(connect: Connect, visit: Visit, role: Callable[..., str], own_database: str) -> None:

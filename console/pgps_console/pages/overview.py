@@ -13,6 +13,8 @@ from pgps_console.pages.base import Look, Page
 __all__ = ["PAGES"]
 
 _MOST_TYPES = 12
+# Of findings of one kind some are shown, so that what else there is remains in sight.
+_MOST_ALIKE = 3
 
 # Sums of what the views show for each event type; those with the most to do are listed.
 _TYPES = f"""
@@ -51,7 +53,11 @@ async def _findings(look: Look) -> dict[str, Any]:
 
     found = await asyncio.to_thread(examine)
     order = ["problem", "warning", "note", "ok"]
-    return {"findings": sorted(found, key=lambda one: order.index(one.level))}
+    kinds: dict[tuple[str, str], list[doctor.Finding]] = {}
+    for one in sorted(found, key=lambda one: order.index(one.level)):
+        if one.level != "ok":
+            kinds.setdefault((one.level, one.check), []).append(one)
+    return {"looked": len(found), "kinds": list(kinds.values()), "most": _MOST_ALIKE}
 
 
 PAGES = (

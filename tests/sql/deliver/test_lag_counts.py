@@ -65,18 +65,16 @@ def test_what_is_left_of_a_delivery_is_counted_in_lists_and_ranges_without_what_
     assert rows(broker, _LAGS.format("")) == rows(broker, _SEEN)
 
 
-def test_after_a_seek_to_what_comes_next_nothing_is_left(broker: psycopg.Connection, clock: Clock) -> None:
-    clock.set("2030-01-01 12:00+00")
-    call(broker, "subscribe", "all", "tick")
-    call(broker, "subscribe", "even", "tick", filter="n % 2 = 0")
+def test_what_detection_has_read_is_not_left_for_it(broker: psycopg.Connection) -> None:
+    """Its positions are behind all events of a batch: at the highest number, with which no range can begin."""
+    call(broker, "create_composite_event", "pair", "tick (n = 1) a ; tick (n > 1) b", attributes="n integer = a.n")
     publish(broker, "tick", *range(10))
+    depth = "select depth from pgps.queues where queue = 'tick_out'"
+    rows(broker, "select pgps.dispatch_batch(1000)")
+    assert value(broker, depth) > 0
     rows(broker, "select pgps.dispatch()")
-    for name in ("all", "even"):
-        call(broker, "seek", name, "now")
-    assert rows(broker, _LAGS.format("")) == rows(broker, _SEEN) == [("all", 0, 0), ("even", 0, 0)]
-    publish(broker, "tick", 11, 12)
-    rows(broker, "select pgps.dispatch()")
-    assert rows(broker, _LAGS.format("")) == rows(broker, _SEEN) == [("all", 2, 0), ("even", 1, 0)]
+    assert value(broker, depth) == 0
+    rows(broker, "select * from pgps_internal.backlogs_of(array(select subscription_id from pgps_internal.member), 9)")
 
 
 def test_of_one_that_is_far_behind_a_part_is_counted_and_its_lag_is_exact(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.fix_broker import call, make_type, publish, rows, value
+from pgps import _diagnosis
+from tests.fix_broker import call, ids, make_type, publish, rows, value
 from tests.fix_db import Connect
 
 READ = """
@@ -121,15 +123,37 @@ def test_what_is_left_of_a_large_delivery_is_not_counted_event_by_event(consumer
     rows(consumer, "select count(*) from pgps.receive('all', %s)", [EVENTS // 2])
     call(consumer, "ack", "all")
     question = "select depth, lag_seconds from pgps.subscriptions where name = 'all'"
-    plan = value(consumer, f"explain (analyze, timing off, format json) {question}")[0]["Plan"]
+    assert max(node["Actual Rows"] for node in _executed(consumer, question)) < 100
     assert rows(consumer, question)[0][0] == EVENTS // 2
-    assert max(_actual_rows(plan)) < 100
 
 
-def _actual_rows(plan: dict[str, Any]) -> Iterator[float]:
-    yield plan["Actual Rows"]
-    for part in plan.get("Plans", []):
-        yield from _actual_rows(part)
+def test_doctor_reads_neither_failures_to_list_subscriptions_nor_deliveries_to_list_queues(
+    consumer: psycopg.Connection,
+) -> None:
+    publish(consumer, "tick", *range(10))
+    rows(consumer, "select pgps.dispatch()")
+    call(consumer, "nack_events", "all", ids(consumer, "all")[:2], "no")
+
+    def read(question: str) -> set[str]:
+        return {re.sub(r"_\d$", "", str(node.get("Relation Name"))) for node in _executed(consumer, question)}
+
+    assert {"delivery", "subscription"} <= read(_diagnosis.SUBSCRIPTIONS)
+    assert "failure" not in read(_diagnosis.SUBSCRIPTIONS)
+    assert "failure" in read(_diagnosis.QUEUES)
+    assert not {"delivery", "position"} & read(_diagnosis.QUEUES)
+
+
+def _executed(connection: psycopg.Connection, question: str) -> list[dict[str, Any]]:
+    """Return what PostgreSQL does to answer a question, each node of the plan that is not left out."""
+    (plan,) = value(connection, f"explain (analyze, timing off, format json) {question}")
+
+    def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if node["Actual Loops"]:
+            yield node
+            for part in node.get("Plans", []):
+                yield from nodes(part)
+
+    return list(nodes(plan["Plan"]))
 
 
 def test_what_workers_ask_again_and_again_is_not_compiled(consumer: psycopg.Connection) -> None:
