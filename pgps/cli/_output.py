@@ -125,7 +125,7 @@ class Output:
     def table(self, columns: Sequence[Column], rows: Sequence[Row], *, headed: bool = True) -> None:
         """Write a table: with rules on a terminal, aligned and nothing else in a pipe; without headings to go on."""
         if self.stdout.is_terminal:
-            self.stdout.print(table(columns, rows, headed=headed))
+            self.stdout.print(table(columns, rows, headed=headed, width=self.stdout.width))
         else:
             for text in islice(_aligned(columns, rows), 0 if headed else 1, None):
                 self.line(text)
@@ -137,20 +137,53 @@ def _console(stream: TextIO) -> Console:
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
-def table(columns: Sequence[Column], rows: Iterable[Row], *, wrap: bool = True, headed: bool = True) -> Table:
-    """Return a rich table of the rows; without `wrap` each row stays on one line, and loses what does not fit."""
+def table(
+    columns: Sequence[Column], rows: Iterable[Row], *, wrap: bool = True, headed: bool = True, width: int | None = None
+) -> Table:
+    """Return a rich table of the rows; without `wrap` each row stays on one line, and loses what does not fit.
+
+    Where a `width` is too small for the lines, but not for the words, no word is broken: names are typed as they stand.
+    """
     made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, show_header=headed)
-    for column in columns:
+    cells = [[_cell(column, row[column.key]) for column in columns] for row in rows]
+    headings = [column.heading for column in columns]
+    widths = _widths([headings, *([cell.plain for cell in line] for line in cells)], width) if wrap and width else []
+    for number, column in enumerate(columns):
         made.add_column(
             column.heading,
             justify="right" if column.right else "left",
             overflow="fold" if wrap else "ellipsis",
             no_wrap=not wrap,
             min_width=None if headed else cell_len(column.heading),
+            width=widths[number] if widths else None,
         )
-    for row in rows:
-        made.add_row(*(_cell(column, row[column.key]) for column in columns))
+    for line in cells:
+        made.add_row(*line)
     return made
+
+
+def _widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return how wide each column is so that no word is broken, or at least none below the headings.
+
+    [] when all fits as it is, or even the words do not.
+    """
+    room = width - 2 * (len(lines[0]) - 1)
+    wanted = _longest(lines, str.splitlines)
+    if sum(wanted) <= room:
+        return []
+    for part in (lines, lines[1:]):
+        least = _longest(part, str.split)
+        over = room - sum(least)
+        if part and over >= 0:
+            more = [want - word for want, word in zip(wanted, least, strict=True)]
+            return [word + over * wish // sum(more) for word, wish in zip(least, more, strict=True)]
+    return []
+
+
+def _longest(lines: Sequence[Sequence[str]], parts: Callable[[str], list[str]]) -> list[int]:
+    """Return how wide the widest part of each column is."""
+    columns = zip(*lines, strict=True)
+    return [max(1, *(cell_len(part) for cell in column for part in parts(cell)), 1) for column in columns]
 
 
 def _cell(column: Column, value: Any) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 from decimal import Decimal
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from pgps.cli import _format
-from pgps.cli._output import Column, RawJson, _aligned, dumps
+from pgps.cli._output import Column, RawJson, _aligned, dumps, table
 
 
 @pytest.mark.parametrize(
@@ -71,3 +73,33 @@ def test_a_table_in_a_pipe_is_aligned_without_rules_or_trailing_blanks() -> None
     columns = [Column("name"), Column("n", format=_format.count, right=True), Column("note")]
     rows = [{"name": "日本", "n": 1_000, "note": ""}, {"name": "a", "n": 7, "note": "x"}]
     assert list(_aligned(columns, rows)) == ["name      n  note", "日本  1,000", "a         7  x"]
+
+
+def _shown(rows: list[dict[str, str]], width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    columns = [Column("queue"), Column("oldest"), Column("persistent"), Column("retention")]
+    console.print(table(columns, rows, width=width))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+_QUEUES = [
+    {"queue": "admission_exception", "oldest": "113 min ago", "persistent": "yes", "retention": ""},
+    {"queue": "bed_in", "oldest": "2 h ago", "persistent": "no", "retention": "7 days"},
+]
+
+
+@pytest.mark.parametrize("width", range(35, 80))
+def test_on_a_narrow_terminal_no_word_of_a_table_is_broken_as_long_as_the_words_fit(width: int) -> None:
+    shown = _shown(_QUEUES, width)
+    assert max(len(line.rstrip()) for line in shown) <= width
+    words = " ".join(shown).split()
+    for word in ("admission_exception", "bed_in", "113", "min", "yes", "days"):
+        assert word in words, word
+    # Headings are broken only where nothing else can be.
+    assert ("persistent" in words) == (width >= 50)
+
+
+def test_a_word_that_is_wider_than_the_terminal_is_shown_in_parts() -> None:
+    shown = _shown([{"queue": "x" * 100, "oldest": "", "persistent": "yes", "retention": ""}], 60)
+    assert sum(line.count("x") for line in shown) == 100
