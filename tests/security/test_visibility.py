@@ -189,3 +189,44 @@ def test_publishing_needs_the_right_and_the_advertisement(
     else:
         rows(other, statement.format(t=mallory.event_type))
         call(other, "unadvertise", mallory.event_type)
+
+
+def test_every_view_asks_for_rights_before_a_condition_of_its_reader(admin: psycopg.Connection) -> None:
+    open_views = column(
+        admin,
+        "select c.oid::regclass::text from pg_class c where c.relkind = 'v' and c.relnamespace::regnamespace::text ~ "
+        "'^pgps(_internal|_queue|_link)?$' and has_table_privilege('public', c.oid, 'select') "
+        "and not coalesce(c.reloptions && '{security_barrier=true,security_invoker=true}', false)",
+    )
+    assert open_views == []
+    assert value(admin, "select has_table_privilege('public', 'pgps.subscriptions', 'select')")
+
+
+def test_a_condition_of_a_reader_sees_no_row_that_a_view_hides(
+    mallory: Mallory, connect: Connect, role: Callable[..., str], name: Callable[..., str]
+) -> None:
+    secret = name("secret")
+    rows(mallory.admin, f"select pgps.create_event_type('{secret}', 'n integer')")
+    call(mallory.admin, "advertise", secret)
+    rows(mallory.admin, f"revoke all on {endpoint(secret)} from public")
+    call(mallory.admin, "subscribe", name("s"), secret, "n > 4711")
+    reads = f"{mallory.schema}.reads"
+    # The planner asks first what costs least.
+    rows(
+        mallory.connection,
+        f"create function {reads}(text) returns boolean language plpgsql cost 0.0000001 as "
+        "$$ begin raise notice '%', $1; return true; end $$",
+    )
+    seen: list[str | None] = []
+    mallory.connection.add_notice_handler(lambda diagnostic: seen.append(diagnostic.message_primary))
+    for view, attribute in (
+        ("subscriptions", "filter"),
+        ("subscriptions", "event_type"),
+        ("event_types", "name"),
+        ("queues", "event_type"),
+        ("advertisements", "event_type"),
+        ("activity", "event_type"),
+    ):
+        rows(mallory.connection, f"select count(*) from pgps.{view} v where {reads}(v.{attribute})")
+    assert seen
+    assert not [line for line in seen if "4711" in str(line) or secret in str(line)]

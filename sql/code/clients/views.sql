@@ -8,7 +8,7 @@ from pgps_internal.registration r join pgps_internal.backlog b using (subscripti
 group by r.client_id;
 comment on view pgps_internal.occurrences_waiting is 'How many events wait for a client';
 
-create or replace view pgps.clients as
+create or replace view pgps.clients with (security_barrier) as
 select c.name, pg_get_userbyid(c.owner) as owner,
     c.holder is not null and exists (select from pg_stat_get_activity(c.pid) a
         where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder) as connected,
@@ -45,7 +45,7 @@ comment on view pgps.clients is
 'The reader''s clients, all of them for pgps_admin: where they stand, what waits for them, and from which address the
 newest session came. connected: its backend is alive; disconnected: it ended with pgps.disconnect_client.';
 
-create or replace view pgps.registrations as
+create or replace view pgps.registrations with (security_barrier) as
 select c.name as client, r.event_name, r.mode, r.style, r.state, r.reason, s.name as subscription,
     case when r.mode = 'queued' then array['pgps_' || r.subscription_id]
         else array(select 'pgps_direct_' || t.type_id from pgps_internal.registration_type t
@@ -62,7 +62,7 @@ comment on view pgps.registrations is
 (a direct client that was not reached); attempts: how often pushing direct events has failed since the client was last
 reached; channels: what to LISTEN to.';
 
-create or replace view pgps.requests as
+create or replace view pgps.requests with (security_barrier) as
 select c.name as client, r.request_id, pg_get_userbyid(r.role) as role, r.sent_at,
     coalesce(p.status, 'waiting') as state,
     (select count(*) from pgps_internal.request_attempt a where a.request_no = r.request_no
@@ -76,7 +76,7 @@ comment on view pgps.requests is
 'Requests of the reader''s clients that are still kept, all of them for pgps_admin: waiting, done or failed. Their text
 is not shown.';
 
-create or replace view pgps.confirm_events as
+create or replace view pgps.confirm_events with (security_barrier) as
 select f.name as confirming, o.name as original, pg_get_userbyid(k.owner) as owner,
     (select count(*) from pgps_internal.confirm_open x where x.link_id = k.link_id) as open, k.last_error, k.created_at
 from pgps_internal.confirm_link k

@@ -151,7 +151,7 @@ comment on function pgps.drop_source(text) is
 'Drops the logical name of an application. Refused (2BP01) while a composite event names it. Needs pgps_admin. Errors:
 42704, 2BP01, 42501.';
 
-create or replace view pgps.sources as
+create or replace view pgps.sources with (security_barrier) as
 select s.name, s.broker, s.client, pg_get_userbyid(s.owner) as owner, s.created_at from pgps_internal.source s;
 comment on view pgps.sources is
 'Logical names of applications: the broker, and where given the client, that their events come from';

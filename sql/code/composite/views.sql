@@ -1,7 +1,7 @@
 -- What people see of composite events.
 -- Writes: nothing.
 
-create or replace view pgps.composite_events as
+create or replace view pgps.composite_events with (security_barrier) as
 select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.scope, pg_get_userbyid(c.owner) as owner,
     case when c.owner::text = c.owner::oid::text or w.is_suspended
             or not c.enabled and c.last_error is not null then 'suspended'
@@ -43,7 +43,7 @@ comment on view pgps.composite_events is
 that are dispatched and not taken yet; open: open occurrences, in so many keys; detected, late, given_up: since it was
 created';
 
-create or replace view pgps.open_occurrences as
+create or replace view pgps.open_occurrences with (security_barrier) as
 select t.name, case when k.key not like '#%' then k.key::jsonb end as partition_key,
     coalesce((select n ->> 'text' from jsonb_array_elements(c.parsed -> 'nodes') n where n ->> 'name' = o.node),
         o.node) as node,
@@ -73,7 +73,7 @@ comment on view pgps.open_occurrences is
 completes them. node: the sub-expression they are open in; role: as which of its operands; event_type: of the event that
 opened it, null for a tick of the clock';
 
-create or replace view pgps.late_events as
+create or replace view pgps.late_events with (security_barrier) as
 select t.name, l.event_id, e.name as event_type, l.at, l.reason, l.noted_at
 from pgps_internal.composite_late l
 join pgps_internal.composite c using (composite_id)

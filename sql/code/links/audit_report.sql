@@ -1,7 +1,7 @@
 -- What an administrator sees of the audit. Locks: the rows of findings, when they are dismissed.
 -- Writes: audit_finding.
 
-create or replace view pgps.audit_findings as
+create or replace view pgps.audit_findings with (security_barrier) as
 select f.finding_id, f.kind, f.what, f.neighbour, o.name as origin, t.name as event_type, f.after_batch,
     f.upto as upto_batch, f.there as events_there,
     f.here as events_here, f.windows, f.found_at, f.last_found_at

@@ -294,7 +294,7 @@ pgps.link_details, not for applications; no rows unless the session may be reade
 pgps_worker.';
 grant execute on function pgps._link_sessions(name) to public;
 
-create or replace view pgps.links as
+create or replace view pgps.links with (security_barrier) as
 select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as direction,
     coalesce(l.enabled, true) as enabled,
     case

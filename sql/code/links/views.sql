@@ -1,7 +1,7 @@
 -- What an administrator sees of links and of the network behind them, beside pgps.links. Locks: none.
 -- Writes: nothing.
 
-create or replace view pgps.link_details as
+create or replace view pgps.link_details with (security_barrier) as
 select coalesce(l.name, n.name) as name, n.name as neighbour, pg_get_userbyid(coalesce(l.role, n.role))::text as role,
     r.rolsuper as role_is_superuser,
     coalesce(l.conninfo ~* '(^|[\s?&])(ssl)?password\s*=' or l.conninfo ~* '^postgres(ql)?://[^/@]*:[^/@]+@',
@@ -32,7 +32,7 @@ types that differ from the neighbour''s, and in what; the filters it was sent an
 event type, which alone stands for every event';
 grant select on pgps.link_details to public;
 
-create or replace view pgps.routes as
+create or replace view pgps.routes with (security_barrier) as
 select p.broker as origin, b.broker_id, b.epoch, true as is_self, null::text as neighbour, array[p.broker] as path,
     0 as cost, null::boolean as is_parent,
     array(select t.name from pgps_internal.event_type t

@@ -13,7 +13,7 @@ group by m.subscription_id;
 comment on view pgps_internal.lane_backlog is
 'Subscriptions whose owner''s lane is behind, and when the first batch came that it has not matched';
 
-create or replace view pgps.lanes as
+create or replace view pgps.lanes with (security_barrier) as
 select pg_get_userbyid(l.owner) as role,
     case when l.is_slow then 'slow' when n.first is not null or j.joining > 0 then 'behind' else 'idle' end as state,
     p.batch_id as position, coalesce(n.signatures, 0)::bigint as filters, coalesce(b.batches, 0)::bigint as lag_batches,

@@ -1,7 +1,7 @@
 -- The catalogue views: event types, queues, subscriptions and so on. Each shows what the reader may see.
 -- Writes: nothing.
 
-create or replace view pgps.event_types as
+create or replace view pgps.event_types with (security_barrier) as
 select t.name, pg_get_userbyid(t.owner) as owner,
     (select jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null',
         a.attnotnull,
@@ -29,7 +29,7 @@ comment on view pgps.event_types is
 'Event types that the reader may publish, subscribe to or administer. state: active, or set aside: their generated code
 failed in dispatch (last_error), their events wait, and hint says what to type (pgps.resume_event_type)';
 
-create or replace view pgps.queues as
+create or replace view pgps.queues with (security_barrier) as
 select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent,
     q.auditable, q.retention,
     case q.kind when 'in' then coalesce(pgps._count_waiting(t.name, current_user), i.waiting)
@@ -54,7 +54,7 @@ comment on view pgps.queues is
 'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events:
 for an in queue those that wait for dispatch, of more than 100,000 an estimate. Pages of a queue: pgps.find_queued';
 
-create or replace view pgps.advertisements as
+create or replace view pgps.advertisements with (security_barrier) as
 select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at,
     (select p.broker from pgps_internal.progress p) as origin, null::text as via, c.last_published_at,
     coalesce(c.rate, 0)::double precision as rate
@@ -84,7 +84,7 @@ comment on view pgps.advertisements is
 last_published_at: the newest publication that the control queue still has, null when it has none; rate: about how many
 events a second, in the last minute';
 
-create or replace view pgps.subscriptions as
+create or replace view pgps.subscriptions with (security_barrier) as
 select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
     case s.kind when 'internal' then 'internal' else 'external' end as kind,
     case when s.arguments is not null then format('%s(%s)', s.callback, s.arguments)
@@ -151,7 +151,7 @@ says why), or dead: is_dead, that is, nobody has received or acknowledged anythi
 dead_after while events waited. A dead subscription goes on where it was as soon as somebody receives; events it was
 handed are handed out again. Without dead_after none is dead.';
 
-create or replace view pgps.rules as
+create or replace view pgps.rules with (security_barrier) as
 select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as,
     pg_get_userbyid(r.owner) as owner, w.state, w.fired, r.moment
 from pgps_internal.rule r join pgps_internal.event_type t using (type_id) join pg_class c on c.oid = r.table_name
@@ -169,13 +169,13 @@ comment on view pgps.rules is
 fired: for how many statements, null unless the server counts calls of functions (track_functions). What a rule has
 published is counted for its event type, in pgps.activity; a rule that raises an error makes the statement fail';
 
-create or replace view pgps.policies as
+create or replace view pgps.policies with (security_barrier) as
 select t.name as event_type, p.name, pg_get_userbyid(p.role) as role, p.using_expression
 from pgps_internal.policy p join pgps_internal.event_type t using (type_id)
 where pg_has_role(current_user, p.role::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.policies is 'Row-level policies for the reader''s roles, all for pgps_admin';
 
-create or replace view pgps.exceptions as
+create or replace view pgps.exceptions with (security_barrier) as
 select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state,
     null::jsonb as payload
 from pgps_internal.failure f
@@ -206,7 +206,7 @@ event_id the one at its origin, payload the event; state gap, events that nobody
 of a subscription: its oldest events were passed over, since more waited than its max_backlog; error says how many, from
 which to which, event_id is the first; pgps.discard_exception takes note of it';
 
-create or replace view pgps.workers as
+create or replace view pgps.workers with (security_barrier) as
 select a.pid, split_part(a.application_name, '/', 2) as worker,
     nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,
     a.client_addr, a.backend_start as started_at, a.state,
@@ -216,7 +216,7 @@ join pg_stat_activity a on a.pid = g.pid
 where a.application_name ~ '^pgps-worker/' and a.datname = current_database();
 comment on view pgps.workers is 'Connections of running workers; leader: the one that dispatches';
 
-create or replace view pgps.activity as
+create or replace view pgps.activity with (security_barrier) as
 select t.name as event_type, coalesce(b.total, 0) as published,
     (select coalesce(sum(p.acked_total), 0)::bigint
         from (select distinct m.subscription_id from pgps_internal.member m where m.type_id = t.type_id) m
@@ -241,7 +241,7 @@ comment on view pgps.activity is
 'Activity by event type: events dispatched, acknowledged, repeats dropped, batches, rate (events per second of the last
 minute), waiting for dispatch';
 
-create or replace view pgps.settings as
+create or replace view pgps.settings with (security_barrier) as
 select s.name, s.value, s.kind, s.description from pgps_internal.setting s
 where s.name in ('tick_interval') or s.name like '%\_per\_role' or pg_has_role(current_user, 'pgps_admin', 'usage')
     or pg_has_role(current_user, 'pgps_worker', 'usage');
