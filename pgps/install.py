@@ -82,11 +82,14 @@ def install(dsn: str) -> Installation:
     """Install pgps, or bring it to this release; does nothing when it is there.
 
     Returns what the database has afterwards. Waits for another installer. Raises InstallError: not a superuser, no
-    PL/Python 3, server too old, a newer release is installed, or a script failed (nothing has changed then).
+    PL/Python 3, server too old, a database of SQL_ASCII, a newer release is installed, or a script failed (nothing has
+    changed then).
     """
     with _connected(dsn) as connection:
         _check_server(connection)
         now = _status(connection)
+        if not now.installed:
+            _check_encoding(connection)
     return now if now.up_to_date else _migrate(dsn)
 
 
@@ -285,6 +288,16 @@ def _check_server(connection: psycopg.Connection) -> None:
             f"the server has no PL/Python 3 (extension {LANGUAGE})",
             hint=f"Install it on the server: apt-get install postgresql-plpython3-{major}",
             sqlstate="58P01",
+        )
+
+
+def _check_encoding(connection: psycopg.Connection) -> None:
+    """Raise InstallError in a database of SQL_ASCII: what one session writes there, another may be unable to read."""
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        raise InstallError(
+            f'database "{connection.info.dbname}" has the encoding SQL_ASCII, which lets text of every encoding in',
+            hint="Use one that has an encoding: createdb --template template0 --encoding UTF8 NAME",
+            sqlstate="0A000",
         )
 
 
