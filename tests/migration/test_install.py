@@ -347,19 +347,6 @@ def test_only_a_superuser_installs(empty_database: str, role: Callable[..., str]
     assert raised.value.sqlstate == "42501"
 
 
-def test_a_database_without_an_encoding_is_refused(empty_database: str, server: Server, connect: Connect) -> None:
-    """What one session writes there, a worker may be unable to read, and so all of that worker's subscriptions stop."""
-    admin = connect(dsn=empty_database)
-    admin.execute("create database no_encoding encoding 'SQL_ASCII' locale 'C' template template0")
-    try:
-        with pytest.raises(InstallError, match="SQL_ASCII") as raised:
-            install.install(server.dsn("no_encoding"))
-        assert raised.value.sqlstate == "0A000"
-        assert "createdb" in str(raised.value.hint)
-    finally:
-        server.drop("no_encoding")
-
-
 def test_only_who_may_read_it_sees_the_status(dsn: str, role: Callable[..., str]) -> None:
     with pytest.raises(NotPermitted) as raised:
         install.status(make_conninfo(dsn, user=role("nobody"), password="test"))
