@@ -37,8 +37,8 @@ def run(house: House) -> list[Figure]:
                     for _ in range(3):
                         publish(connection, "many", 10_000, many // EACH)
                         _wait_until_dispatched(connection)
-                    resident.append(_megabytes(pid, "VmRSS"))
-                    sessions.append(sum(_megabytes(backend, "RssAnon") for backend in _backends(connection)))
+                    resident.append(megabytes(pid, "VmRSS"))
+                    sessions.append(sum(megabytes(backend, "RssAnon") for backend in _backends(connection)))
     note = f"{many:,} subscriptions; its process" if many < 100_000 else "its process"
     return [
         Figure(TITLE, resident, Target("at most", 200, "MB"), resident, unit="MB", note=note),
@@ -64,7 +64,7 @@ def _backends(connection: psycopg.Connection) -> list[int]:
     return [pid for (pid,) in rows]
 
 
-def _megabytes(pid: int, what: str) -> float:
+def megabytes(pid: int, what: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(what + ":"):
             return int(line.split()[1]) / 1024
