@@ -30,26 +30,35 @@ comment on view pgps.event_types is
 failed in dispatch (last_error), their events wait, and hint says what to type (pgps.resume_event_type)';
 
 create or replace view pgps.queues with (security_barrier) as
-select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent,
-    q.auditable, q.retention,
-    case q.kind when 'in' then coalesce(pgps._count_waiting(t.name, current_user), i.waiting)
-        when 'out' then o.depth else f.failed + r.refused end as depth,
-    case q.kind when 'in' then i.oldest when 'out' then o.oldest else least(f.oldest, r.oldest) end as oldest,
-    case q.kind when 'in' then (select sum(pg_total_relation_size(i.inhrelid)) from pg_inherits i
-        where i.inhparent = t.log)::bigint else null end as size_bytes
-from pgps_internal.queue q
-join pgps_internal.event_type t using (type_id)
--- Each queue asks for its own figures only, and once; a query that does not name them does not ask.
-left join lateral (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint as waiting, min(w.published_at) as oldest
-    from pgps_internal.undispatched w where q.kind = 'in' and w.type_id = t.type_id) i on true
-left join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
-    from pgps_internal.backlog x where q.kind = 'out' and x.type_id = t.type_id) o on true
-left join lateral (select count(*) filter (where f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
-        as failed, min(f.failed_at) as oldest
-    from pgps_internal.failure f where q.kind = 'exception' and f.type_id = t.type_id) f on true
-left join lateral (select count(*) as refused, min(r.failed_at) as oldest
-    from pgps_internal.rejected r where q.kind = 'exception' and r.type_id = t.type_id) r on true
-where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
+select q.queue, q.event_type, q.kind, q.persistent, q.auditable, q.retention, q.depth, q.oldest, q.size_bytes
+from (
+    -- One select for each kind: a query for one kind of queue, or without its figures, does not ask for the others.
+    select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent,
+        q.auditable, q.retention,
+        -- The sum is what there is, or too much where statements published at the same time.
+        case when w.events <= 100000 then coalesce(pgps._count_waiting(t.name, current_user), w.events)
+            else coalesce(w.events, 0) end as depth, w.oldest,
+        (select sum(pg_total_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = t.log)::bigint
+        as size_bytes, t.endpoint
+    from pgps_internal.queue q join pgps_internal.event_type t using (type_id)
+    left join pgps_internal.waiting w using (type_id) where q.kind = 'in'
+    union all
+    select q.name, t.name, q.kind, t.persistent and t.reliability = 'guaranteed', q.auditable, q.retention, o.depth,
+        o.oldest, null, t.endpoint
+    from pgps_internal.queue q join pgps_internal.event_type t using (type_id)
+    left join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
+        from pgps_internal.backlog x where x.type_id = t.type_id) o on true where q.kind = 'out'
+    union all
+    select q.name, t.name, q.kind, t.persistent and t.reliability = 'guaranteed', q.auditable, q.retention,
+        f.failed + coalesce(r.refused, 0), least(f.oldest, r.oldest), null, t.endpoint
+    from pgps_internal.queue q join pgps_internal.event_type t using (type_id)
+    left join lateral (select count(*) filter (where f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
+            as failed, min(f.failed_at) as oldest
+        from pgps_internal.failure f where f.type_id = t.type_id) f on true
+    left join (select r.type_id, count(*) as refused, min(r.failed_at) as oldest
+        from pgps_internal.rejected r group by r.type_id) r using (type_id) where q.kind = 'exception'
+) q
+where has_table_privilege(current_user, q.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.queues is
 'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events:
 for an in queue those that wait for dispatch, of more than 100,000 an estimate. Pages of a queue: pgps.find_queued';
@@ -224,14 +233,13 @@ select t.name as event_type, coalesce(b.total, 0) as published,
     coalesce(b.repeats, 0) as repeats,
     (select count(*) from pgps_internal.batch_type x where x.type_id = t.type_id) as batches,
     (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_batch_at,
-    w.waiting, w.oldest_waiting, r.rate
+    case when w.events <= 100000 then coalesce(pgps._count_waiting(t.name, current_user), w.events)
+        else coalesce(w.events, 0) end as waiting,
+    w.oldest as oldest_waiting, r.rate
 from pgps_internal.event_type t
 left join lateral (select b.total, b.repeats, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id
     order by b.batch_id desc limit 1) b on true
-cross join lateral (select coalesce(pgps._count_waiting(t.name, current_user), sum(w.hi - w.lo + 1),
-    0)::bigint as waiting,
-        min(w.published_at) as oldest_waiting
-    from pgps_internal.undispatched w where w.type_id = t.type_id) w
+left join pgps_internal.waiting w using (type_id)
 cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision as rate
     from pgps_internal.batch_type x join pgps_internal.batch y using (batch_id)
     where x.type_id = t.type_id and y.created_at > pgps._clock() - interval '1 minute') r

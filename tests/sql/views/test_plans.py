@@ -165,3 +165,18 @@ def test_what_workers_ask_again_and_again_is_not_compiled(consumer: psycopg.Conn
             and not 'jit=off' = any (coalesce(p.proconfig, '{}'))
     """
     assert rows(consumer, compiled) == []
+
+
+@pytest.mark.parametrize("view", ["queues", "activity"])
+def test_what_waits_is_not_read_again_for_each_event_type(connect: Connect, own_database: str, view: str) -> None:
+    connection = connect(dsn=own_database)
+    for number in range(12):
+        make_type(connection, f"type_{number}")
+    for number in range(200):
+        publish(connection, "type_3", number)
+    rows(connection, "select pg_stat_force_next_flush()")
+    before = value(connection, READ)
+    waiting = {"queues": "sum(depth) filter (where kind = 'in')", "activity": "sum(waiting)"}[view]
+    assert value(connection, f"select {waiting} from (select * from pgps.{view} offset 0) v") == 200
+    rows(connection, "select pg_stat_force_next_flush()")
+    assert value(connection, READ) - before < 5 * 200
