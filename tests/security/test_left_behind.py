@@ -270,6 +270,30 @@ def test_a_temporary_table_of_a_callback_serves_it_until_it_ends(mallory: Mallor
     assert column(mallory.connection, f"select n from {schema}.kept") == [1, 3, 4]
 
 
+@pytest.mark.parametrize("numbers", [(1,), (1, 2)])
+def test_what_a_callback_prepares_is_gone_when_it_raises(
+    mallory: Mallory, name: Name, numbers: tuple[int, ...]
+) -> None:
+    """A client would execute it as its own: its driver calls what it prepares _pg3_0, _pg3_1 …"""
+    callback = mallory.callback("prepares", "execute 'prepare _pg3_99 as select 1'; raise exception 'fails';")
+    mallory.subscribe(name("s"), execute=callback, max_attempts=1)
+    serve(mallory, *numbers)
+    assert column(mallory.admin, "select name from pg_prepared_statements where from_sql") == []
+
+
+@pytest.mark.parametrize("role_of", ["filter", "policy"])
+def test_what_a_filter_or_a_policy_prepares_is_gone_when_it_raises(mallory: Mallory, name: Name, role_of: str) -> None:
+    prepares = mallory.define(
+        "prepares(integer)", "boolean", "1/0 = 1", before="execute 'prepare _pg3_99 as select 1';"
+    )
+    if role_of == "policy":
+        rows(mallory.admin, f"grant usage on schema {mallory.schema} to public")
+        call(mallory.admin, "create_policy", quoted(mallory.event_type), name("p"), mallory.role, f"{prepares}(n)")
+    mallory.subscribe(name("s"), **({"filter": f"{prepares}(n)"} if role_of == "filter" else {}))
+    serve(mallory, 1, 2)
+    assert column(mallory.admin, "select name from pg_prepared_statements where from_sql") == []
+
+
 def test_channels_are_as_they_were(mallory: Mallory, name: Name) -> None:
     rows(mallory.admin, 'listen mine; listen "Ours, too"')
     body = "execute 'listen theirs'; execute 'unlisten mine'; perform pg_notify('mine', 'hello');"

@@ -241,6 +241,7 @@ declare
     v_state text;
     v_error text;
     v_context text;
+    v_prepared text;
 begin
     perform pgps_internal.require_read_committed();
     if not exists (select from pgps_internal.confirm_link) then
@@ -252,6 +253,7 @@ begin
     if not pgps_internal.try_lock('pgps_internal.confirm_link', 'share update exclusive') then
         return;
     end if;
+    v_prepared := pgps_internal.prepared();
     for v_link in select k.* from pgps_internal.confirm_link k order by k.link_id loop
         begin
             done := done + pgps_internal.confirm_raised(v_link, raise_confirming.max_events);
@@ -260,6 +262,7 @@ begin
         exception when others or assert_failure or query_canceled then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
             v_context = pg_exception_context;
+            perform pgps_internal.forget_prepared(v_prepared);
             if pgps_internal.is_cancelled(v_state, v_context) then
                 raise;
             end if;

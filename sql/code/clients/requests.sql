@@ -302,6 +302,7 @@ declare
     v_detail text;
     v_hint text;
     v_context text;
+    v_prepared text := pgps_internal.prepared();
 begin
     perform pgps_internal.require_unwritten('a request cannot be run');
     v_request := pgps_internal.next_request(run_request.request_no);
@@ -315,6 +316,7 @@ begin
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_detail = pg_exception_detail,
         v_hint = pg_exception_hint,
             v_context = pg_exception_context;
+        perform pgps_internal.forget_prepared(v_prepared);
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;

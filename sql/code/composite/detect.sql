@@ -167,6 +167,9 @@ begin
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
         -- PL/Python puts the name of its exception before a message.
         v_error := regexp_replace(v_error, '^(plpy|spiexceptions)\.\w+: ', '');
+        if v_runs_code then
+            perform pgps_internal.forget_prepared(v_prepared);
+        end if;
         -- Errors that are not those of a definition: a conflict, no resources, a shutdown.
         if left(v_state, 2) in ('25', '40', '53', '57', '58') then
             raise;

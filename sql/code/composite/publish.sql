@@ -145,10 +145,14 @@ begin
         execute taken_back.query using taken_back.items, taken_back.ids, taken_back.bound into v_events;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';
-    exception when sqlstate 'PS001' then
-        if not v_done then
+    exception
+        when sqlstate 'PS001' then
+            if not v_done then
+                raise;
+            end if;
+        when others or assert_failure or query_canceled then
+            perform pgps_internal.forget_prepared(v_prepared);
             raise;
-        end if;
     end;
     perform pgps_internal.forget_prepared(v_prepared);
     return v_events;

@@ -96,6 +96,7 @@ begin
         return;
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        perform pgps_internal.forget_prepared(v_before.prepared);
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
@@ -133,6 +134,7 @@ begin
         exception when others or assert_failure or query_canceled then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
             v_context = pg_exception_context;
+            perform pgps_internal.forget_prepared((try_each.before).prepared);
             if pgps_internal.is_cancelled(v_state, v_context) then
                 raise;
             end if;

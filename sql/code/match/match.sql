@@ -249,10 +249,14 @@ begin
         using match_owner.ids into v_found;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';
-    exception when sqlstate 'PS001' then
-        if not v_done then
+    exception
+        when sqlstate 'PS001' then
+            if not v_done then
+                raise;
+            end if;
+        when others or assert_failure or query_canceled then
+            perform pgps_internal.forget_prepared(v_prepared);
             raise;
-        end if;
     end;
     perform pgps_internal.forget_prepared(v_prepared);
     with d as (

@@ -44,6 +44,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids int8multirange;
+    v_prepared text;
     v_done boolean := false;
 begin
     if not exists (select from pg_roles r where r.oid = visible.owner)
@@ -56,16 +57,22 @@ begin
         perform pgps_internal.build_visible((visible.event_type).type_id, visible.owner);
     end if;
     -- A policy may call anybody's functions: what they did, settings above all, is rolled back, as in match_owner.
+    v_prepared := pgps_internal.prepared();
     begin
         execute format('select %s($1)', pgps_internal.visible_function((visible.event_type).type_id, visible.owner))
             using visible.ids into v_ids;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';
-    exception when sqlstate 'PS001' then
-        if not v_done then
+    exception
+        when sqlstate 'PS001' then
+            if not v_done then
+                raise;
+            end if;
+        when others or assert_failure or query_canceled then
+            perform pgps_internal.forget_prepared(v_prepared);
             raise;
-        end if;
     end;
+    perform pgps_internal.forget_prepared(v_prepared);
     return v_ids * visible.ids;
 end
 $$;
