@@ -232,6 +232,21 @@ def test_the_next_publication_of_the_caller_is_its_own(mallory: Mallory, name: N
     assert found == [value(mallory.admin, "select current_user")]
 
 
+def test_a_setting_that_a_role_is_given_meanwhile_is_none_of_the_session(
+    mallory: Mallory, name: Name, connect: Connect
+) -> None:
+    """An administrator gives it to a role, of any database of the server, while the callback runs."""
+    lock = value(mallory.admin, "select abs(hashtext(%s)::bigint)", [mallory.role])
+    callback = mallory.callback("f", f"perform pg_advisory_xact_lock({lock});")
+    found = mallory.subscribe(name("s"), execute=callback, max_attempts=1)
+    other = connect()
+    rows(other, f"select pg_advisory_lock({lock})")
+    with meanwhile(other, mallory.admin, lambda: serve(mallory)):
+        rows(other, f"alter role {mallory.role} set extension.made_up = 'meanwhile'")
+        rows(other, f"select pg_advisory_unlock({lock})")
+    assert errors(mallory, found) == []
+
+
 @pytest.mark.parametrize("kind", ["table", "view", "type", "function"])
 def test_temporary_objects_of_a_callback_are_gone_when_it_has_run(mallory: Mallory, name: Name, kind: str) -> None:
     mallory.define("win()", "text", "''")

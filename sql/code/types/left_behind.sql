@@ -87,11 +87,27 @@ comment on function pgps_internal.session_settings(boolean) is
 'All settings of the session, as name=value; washed: only the values of those on which the rest of the transaction
 depends, at a twentieth of the cost. Has no search_path clause, since it reports the caller''s.';
 
+create or replace function pgps_internal.settings_again(settings text[]) returns text[]
+language plpgsql stable
+as $$
+begin
+    return array(
+        select pg_catalog.concat(n.name, '=', pg_catalog.current_setting(n.name, true))
+        from (select pg_catalog.split_part(s.setting, '=', 1) as name
+            from pg_catalog.unnest(settings_again.settings) s(setting)) n);
+end
+$$;
+comment on function pgps_internal.settings_again(text[]) is
+'The same settings of the session once more, as name=value. Not those that there are now: somebody may give a role or a
+database another one meanwhile, which is no fault of user code. Has no search_path clause, as session_settings';
+
 create or replace function pgps_internal.check_settings(before pgps_internal.session_state, what text) returns void
 language plpgsql
 as $$
 declare
-    v_after pg_catalog.text[] := pgps_internal.session_settings((check_settings.before).temporary is null);
+    v_after pg_catalog.text[] := case when (check_settings.before).temporary is null
+        then pgps_internal.session_settings(true)
+        else pgps_internal.settings_again((check_settings.before).settings) end;
 begin
     -- Has no search_path clause, so that it sees the one that was left behind; every name is therefore qualified.
     if v_after operator(pg_catalog.<>) (check_settings.before).settings then
