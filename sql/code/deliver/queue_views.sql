@@ -27,10 +27,10 @@ join pgps_internal.control c on c.xid = x.xid and c.type_id = s.type_id
 where s.batch_id is null and int8multirange(int8range(c.lo, c.hi, '[]')) && s.ranges;
 comment on view pgps_internal.undispatched is 'Statements whose events no batch has yet; see pgps_internal.in_no_batch';
 
-create or replace view pgps_internal.waiting as
+create or replace view pgps_internal.waiting_events as
 select w.type_id, sum(w.hi - w.lo + 1)::bigint as events, min(w.published_at) as oldest
 from pgps_internal.undispatched w group by w.type_id;
-comment on view pgps_internal.waiting is
+comment on view pgps_internal.waiting_events is
 'Events in no batch yet, of all event types at once: asked for each alone, all would be read once for each type.
 events: at least their number, more where statements published at the same time and their ranges of ids overlap';
 

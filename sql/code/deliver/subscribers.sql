@@ -114,7 +114,7 @@ declare
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = require_free.type_id;
     if found and not pgps_internal.try_lock(v_type.log, 'access share') then
-        raise exception 'event type "%" is being changed or dropped in a transaction that is open', v_type.name
+        raise exception '%', pgps_internal.held_text(v_type.name)
         using errcode = '55P03', hint = 'Wait until it ends; pgps doctor shows which are old.';
     end if;
 end

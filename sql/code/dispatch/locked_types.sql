@@ -4,6 +4,14 @@
 -- Locks: access share on the logs of event types, which are not waited for.
 -- Writes: broken_type, set_aside.
 
+create or replace function pgps_internal.held_text(event_type text) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('event type "%s" is being changed or dropped in a transaction that is open', held_text.event_type)
+$$;
+comment on function pgps_internal.held_text(text) is 'What is said to who cannot go on because of an event type';
+
 create or replace function pgps_internal.note_locked(parts pgps_internal.part[]) returns void
 language plpgsql
 as $$

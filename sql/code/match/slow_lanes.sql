@@ -141,8 +141,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_error text := format('event type "%s" is being changed or dropped in a transaction that is open',
-        note_held_lane.event_type);
+    v_error text := pgps_internal.held_text(note_held_lane.event_type);
 begin
     -- Among the slow ones, where it is looked whether the type is free before anything else, and nobody waits.
     update pgps_internal.lane l set is_slow = true, last_error = v_error,

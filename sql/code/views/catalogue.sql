@@ -35,13 +35,13 @@ from (
     -- One select for each kind: a query for one kind of queue, or without its figures, does not ask for the others.
     select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent,
         q.auditable, q.retention,
-        -- The sum is what there is, or too much where statements published at the same time.
+        -- Counted here and not in the view: only of those that a query asks for. The sum may be too much.
         case when w.events <= 100000 then coalesce(pgps._count_waiting(t.name, current_user), w.events)
             else coalesce(w.events, 0) end as depth, w.oldest,
         (select sum(pg_total_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = t.log)::bigint
         as size_bytes, t.endpoint
     from pgps_internal.queue q join pgps_internal.event_type t using (type_id)
-    left join pgps_internal.waiting w using (type_id) where q.kind = 'in'
+    left join pgps_internal.waiting_events w using (type_id) where q.kind = 'in'
     union all
     select q.name, t.name, q.kind, t.persistent and t.reliability = 'guaranteed', q.auditable, q.retention, o.depth,
         o.oldest, null, t.endpoint
@@ -239,7 +239,7 @@ select t.name as event_type, coalesce(b.total, 0) as published,
 from pgps_internal.event_type t
 left join lateral (select b.total, b.repeats, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id
     order by b.batch_id desc limit 1) b on true
-left join pgps_internal.waiting w using (type_id)
+left join pgps_internal.waiting_events w using (type_id)
 cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision as rate
     from pgps_internal.batch_type x join pgps_internal.batch y using (batch_id)
     where x.type_id = t.type_id and y.created_at > pgps._clock() - interval '1 minute') r

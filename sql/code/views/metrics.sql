@@ -24,7 +24,7 @@ begin
     from pgps_internal.event_type t
     left join lateral (select b.total from pgps_internal.batch_type b where b.type_id = t.type_id
         order by b.batch_id desc limit 1) b on true
-    left join pgps_internal.waiting w using (type_id)
+    left join pgps_internal.waiting_events w using (type_id)
     cross join lateral (values
         ('pgps_published_events_total', 'counter', coalesce(b.total, 0)::double precision),
         ('pgps_waiting_events', 'gauge', coalesce(w.events, 0)::double precision),

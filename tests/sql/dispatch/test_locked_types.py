@@ -156,15 +156,20 @@ def test_a_lock_that_somebody_else_has_is_no_fault_of_a_filter(
     assert value(scene.admin, "select count(*) from pgps.exceptions") == 0
 
 
+def subscribed_with_policy(scene: Scene, own: psycopg.Connection) -> psycopg.Connection:
+    """Let a role subscribe to `held` under a policy that reads a table; return its session."""
+    rows(scene.admin, "create table public.secrets (n integer); grant select on public.secrets to public")
+    policy = "n not in (select s.n from public.secrets s)"
+    call(scene.admin, "create_policy", "held", "no_secrets", own.info.user, policy)
+    call(own, "subscribe", "readers", "held")
+    return own
+
+
 def test_a_policy_that_waits_for_a_lock_suspends_nobody(
     make: Callable[[str], Scene], connect: Connect, own_database: str, role: Callable[..., str], clock: Clock
 ) -> None:
     scene = make("hand")
-    reader = role("reader")
-    rows(scene.admin, "create table public.secrets (n integer); grant select on public.secrets to public")
-    call(scene.admin, "create_policy", "held", "no_secrets", reader, "n not in (select s.n from public.secrets s)")
-    own = connect(reader, dsn=own_database)
-    call(own, "subscribe", "readers", "held")
+    own = subscribed_with_policy(scene, connect(role("reader"), dsn=own_database))
     publish(scene.admin, "held", 1, 2)
     publish(scene.admin, "free", 3)
     with connect(dsn=own_database, autocommit=False) as session:
@@ -210,11 +215,7 @@ def test_a_table_of_a_policy_that_stays_locked_is_tried_ever_less_often(
     make: Callable[[str], Scene], connect: Connect, own_database: str, role: Callable[..., str], clock: Clock
 ) -> None:
     scene = make("hand")
-    reader = role("reader")
-    rows(scene.admin, "create table public.secrets (n integer); grant select on public.secrets to public")
-    call(scene.admin, "create_policy", "held", "no_secrets", reader, "n not in (select s.n from public.secrets s)")
-    own = connect(reader, dsn=own_database)
-    call(own, "subscribe", "readers", "held")
+    own = subscribed_with_policy(scene, connect(role("reader"), dsn=own_database))
     publish(scene.admin, "held", 1)
     with connect(dsn=own_database, autocommit=False) as session:
         rows(session, "lock table public.secrets in access exclusive mode")
