@@ -299,3 +299,28 @@ def test_a_gap_across_the_replay_pointer_is_acknowledged_in_parts(spool: Spool, 
     assert member.ack(first) == 0
     assert member.ack(second) == 2
     assert seen(member) == [(6, False), (7, False)]
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_what_is_dropped_while_a_member_receives_is_not_told_before_it_is_gone(
+    spool: Spool, join: Join, connect: Connect, most: int
+) -> None:
+    call(spool.connection, "spool_advise", spool.name, max_messages=3, on_limit="drop_oldest")
+    member = join()
+    spool.spool(1, 2, 3, 4, 5)
+    for n in range(6, 9):
+        call(spool.connection, "spool", spool.name, 1, str(n))
+    found: list[Any] = []
+    # Receiving reads the standing, then where the messages are: in between three more are dropped.
+    with connect(autocommit=False) as holder:
+        rows(holder, "lock table pgps_internal.spool_cancelled in access exclusive mode")
+        with meanwhile(spool.connection, member.connection, lambda: found.extend(member.received(most))):
+            rows(holder, "select pgps.dispatch()")
+            holder.commit()
+    # Were the new gap known, it would be told with the old one behind 3 to 5, and not at all in a small portion.
+    assert found == [(2, {"gap": [1, 2]}, False), (3, 3, False), (4, 4, False), (5, 5, False)][:most]
+    assert [*spool.contents()] == [6, 7, 8]
+    first, *_ = member.ids()
+    assert member.received(1) == [(5, {"gap": [1, 5]}, False)]
+    assert member.ack(first) == 1
+    assert member.received() == [(6, 6, False), (7, 7, False), (8, 8, False)]
