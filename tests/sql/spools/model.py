@@ -36,13 +36,23 @@ def matches(message: Message, pattern: Pattern) -> bool:
     return "keywords" not in pattern or (message.keywords or []) == pattern["keywords"]
 
 
+Delivery = tuple[int, Any, bool]
+"""Number, message, and whether it is a replay's."""
+
+
 @dataclass
 class Replay:
     """What a replay repeats, and what is new behind it."""
 
-    messages: list[Message]
-    start: int
-    checkpoints_upto: int
+    messages: list[Message] = field(default_factory=list)
+    first: int = LOW
+    last: int = LOW
+    start: int = 0
+    checkpoints_upto: int = LOW
+
+    def ahead(self) -> set[int]:
+        """Return the number of a checkpoint ahead of the replay pointer, which is replayed alone."""
+        return {m.seqn for m in self.messages if m.seqn > self.start}
 
 
 @dataclass
@@ -53,19 +63,25 @@ class Member:
     waiting: int | None = None
     queue: list[Replay] = field(default_factory=list)
     joins: int = 0
-    replay: list[Message] = field(default_factory=list)
+    replay: Replay = field(default_factory=Replay)
+    at: int = LOW
     marker: bool = False
     start: int = 0
-    checkpoints_upto: int = LOW
     skip: set[int] = field(default_factory=set)
     acked: set[int] = field(default_factory=set)
     got: list[Any] = field(default_factory=list)
 
 
 class Model:
-    """A spool: what was asked for waits in `asked`, (place, session or None when committed, verb, arguments)."""
+    """A spool: what was asked for waits in `asked`, (place, session or None when committed, verb, arguments).
 
-    def __init__(self) -> None:
+    `limit`: how many messages it keeps; it drops the oldest.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.dropped: list[tuple[int, int]] = []
+        self.checkpoints: set[int] = set()
         self.asked: list[tuple[int, int | None, str, Any]] = []
         self.messages: dict[int, Message] = {}
         self.last = 0
@@ -109,37 +125,48 @@ class Model:
             elif verb == "cancel":
                 self.messages = {n: m for n, m in self.messages.items() if m.request != arguments}
             else:
-                kind, message, pattern = arguments
-                if kind != "append":
-                    self.remove(pattern)
-                if kind == "prepend":
-                    message.seqn = self.lowest = self.lowest - 1
-                else:
-                    message.seqn = self.last = self.last + 1
-                self.messages[message.seqn] = message
-                if message.checkpoint:
-                    self.checkpoint = message.seqn
+                self.keep(*arguments)
+        if ready:
+            self.drop_oldest()
+
+    def keep(self, kind: str, message: Message, pattern: Pattern) -> None:
+        if kind != "append":
+            self.remove(pattern)
+        if kind == "prepend":
+            message.seqn = self.lowest = self.lowest - 1
+        else:
+            message.seqn = self.last = self.last + 1
+        self.messages[message.seqn] = message
+        if message.checkpoint:
+            self.checkpoint = message.seqn
+            self.checkpoints.add(message.seqn)
+
+    def drop_oldest(self) -> None:
+        if self.limit is not None and len(self.messages) > self.limit:
+            oldest = sorted(self.messages)[: -self.limit]
+            self.dropped.append((oldest[0], oldest[-1]))
+            self.messages = {n: m for n, m in self.messages.items() if n > oldest[-1]}
 
     def remove(self, pattern: Pattern) -> None:
         for message in self.lying(self.pointer, pattern):
             del self.messages[message.seqn]
 
-    def replayed(self, pattern: Pattern) -> list[Message]:
+    def replayed(self, pattern: Pattern) -> Replay:
+        first = self.lowest if self.checkpoint is None else max(self.checkpoint, self.lowest)
         if self.pointer is None:
-            return []
-        first = LOW if self.checkpoint is None else self.checkpoint
-        last = max(first, self.pointer)
+            return Replay([], first, LOW, LOW, self.last)
+        last = self.pointer if self.checkpoint is None else max(self.checkpoint, self.pointer)
         found = [m for m in self.messages.values() if first <= m.seqn <= last and matches(m, pattern)]
-        return sorted(found, key=lambda m: m.seqn)
+        return Replay(sorted(found, key=lambda m: m.seqn), first, last, self.pointer)
 
     def join(self, member: Member, replay: bool) -> None:
         if replay:
-            member.queue, member.replay, member.marker = [], [], False
+            member.queue, member.replay, member.marker = [], Replay(), False
             member.joins += 1
             self.replay([member], {}, joining=True)
         elif not member.present:
-            member.replay, member.marker, member.start = [], False, self.last
-            member.checkpoints_upto, member.skip, member.queue = LOW, set(), []
+            member.replay, member.marker, member.start = Replay(), False, self.last
+            member.skip, member.queue = set(), []
             member.waiting = None
             member.joins += 1
         member.present, member.got = True, []
@@ -164,11 +191,7 @@ class Model:
             self.settle(*asked)
 
     def settle(self, members: list[Member], place: int, pattern: Pattern, joins: list[int], joining: bool) -> None:
-        replay = Replay(
-            self.replayed(pattern),
-            LOW if self.pointer is None else self.pointer,
-            self.last if self.pointer is None else LOW,
-        )
+        replay = self.replayed(pattern)
         for member, joined in zip(members, joins, strict=True):
             if joining and member.waiting == place:
                 member.waiting = None
@@ -180,36 +203,45 @@ class Model:
         """Let a member begin the next replay, if it is through with the one it is in."""
         if member.queue and not member.marker and member.waiting is None:
             replay = member.queue.pop(0)
-            member.replay, member.marker, member.start = replay.messages, True, replay.start
-            member.checkpoints_upto = replay.checkpoints_upto
-            member.skip = {m.seqn for m in member.replay} | member.acked
+            member.replay, member.marker, member.start = replay, True, replay.start
+            member.at = replay.first - 1
+            member.skip = replay.ahead() | member.acked
 
-    def due(self, member: Member) -> list[tuple[int, Any, bool]]:
+    def gap(self, after: int, upto: int, skip: set[int]) -> list[Delivery]:
+        """Return what tells of the messages that were dropped: one row, since nothing is left between them."""
+        gone = {n for first, last in self.dropped for n in range(max(first, after + 1), min(last, upto) + 1)} - skip
+        return [(max(gone), {"gap": [min(gone), max(gone)]}, False)] if gone else []
+
+    def due(self, member: Member) -> list[Delivery]:
         if member.waiting is not None:
             return []
-        found: list[tuple[int, Any, bool]] = [(m.seqn, m.text, True) for m in member.replay if m.seqn in self.messages]
+        found: list[Delivery] = []
         if member.marker:
-            found.append((0, {"replay": "ended"}, False))
+            found += [(m.seqn, m.text, True) for m in member.replay.messages if member.at < m.seqn in self.messages]
+            found += [(n, message, True) for n, message, _ in self.gap(member.at, member.replay.last, set())]
+            found = [*sorted(found, key=lambda one: one[0]), (0, {"replay": "ended"}, False)]
             if member.queue:
                 return found
-        return found + [
+        new: list[Delivery] = [
             (m.seqn, m.text, False)
-            for m in sorted(self.messages.values(), key=lambda m: m.seqn)
+            for m in self.messages.values()
             if m.seqn > member.start
             and m.seqn not in member.skip
-            and (not m.checkpoint or m.seqn <= member.checkpoints_upto)
+            and (not m.checkpoint or m.seqn <= member.replay.checkpoints_upto)
         ]
+        return found + sorted(new + self.gap(member.start, self.last, member.skip), key=lambda one: one[0])
 
-    def ack(self, member: Member, deliveries: list[tuple[int, Any, bool]]) -> None:
-        for seqn, _, in_replay in deliveries:
+    def ack(self, member: Member, deliveries: list[Delivery]) -> None:
+        for seqn, message, in_replay in deliveries:
             if in_replay:
-                member.replay = [m for m in member.replay if m.seqn > seqn]
-                if seqn > member.start:
-                    # A checkpoint ahead of the replay pointer.
-                    member.acked.add(seqn)
-            elif seqn == 0:
-                member.replay, member.marker = [], False
+                member.at = seqn
+                member.acked |= member.replay.ahead()
+            elif message == {"replay": "ended"}:
+                member.acked |= member.replay.ahead()
+                member.marker = False
             else:
-                member.acked.add(seqn)
-                member.skip.add(seqn)
+                passed = set(range(max(member.start, self.lowest - 1) + 1, seqn + 1))
+                passed -= {n for n in self.checkpoints if n > member.replay.checkpoints_upto}
+                member.acked |= passed
+                member.skip |= passed
                 member.start = seqn

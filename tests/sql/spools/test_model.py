@@ -25,16 +25,23 @@ def test_a_story_ends_as_the_model_says(own_database: str, connect: Connect, see
     tell(own_database, connect, seed)
 
 
+@pytest.mark.parametrize(("seed", "limit"), [(seed, 1 + seed % 8) for seed in range(8)])
+def test_a_story_of_a_spool_that_drops_its_oldest_ends_as_the_model_says(
+    own_database: str, connect: Connect, seed: int, limit: int
+) -> None:
+    tell(own_database, connect, seed, limit)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @settings(max_examples=100)
-@given(seed=st.integers(0, 2**32))
-def test_any_story_ends_as_the_model_says(own_database: str, connect: Connect, seed: int) -> None:
-    tell(own_database, connect, seed)
+@given(seed=st.integers(0, 2**32), limit=st.none() | st.integers(1, 12))
+def test_any_story_ends_as_the_model_says(own_database: str, connect: Connect, seed: int, limit: int | None) -> None:
+    tell(own_database, connect, seed, limit)
 
 
-def tell(own_database: str, connect: Connect, seed: int) -> None:
-    story = Story(seed, lambda autocommit=True: connect(dsn=own_database, autocommit=autocommit))
+def tell(own_database: str, connect: Connect, seed: int, limit: int | None = None) -> None:
+    story = Story(seed, lambda autocommit=True: connect(dsn=own_database, autocommit=autocommit), limit)
     try:
         story.tell(120)
         for number, connection in enumerate(story.sessions):
@@ -49,9 +56,11 @@ def tell(own_database: str, connect: Connect, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_a_server_that_is_killed_loses_nothing_that_was_committed(own_cluster: EmbeddedCluster, seed: int) -> None:
-    story = Story(seed, lambda autocommit=True: psycopg.connect(own_cluster.dsn(), autocommit=autocommit))
+@pytest.mark.parametrize(("seed", "limit"), [(0, None), (1, None), (2, None), (3, 3), (4, 8)])
+def test_a_server_that_is_killed_loses_nothing_that_was_committed(
+    own_cluster: EmbeddedCluster, seed: int, limit: int | None
+) -> None:
+    story = Story(seed, lambda autocommit=True: psycopg.connect(own_cluster.dsn(), autocommit=autocommit), limit)
     try:
         for _ in range(4):
             story.tell(60)
