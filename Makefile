@@ -52,7 +52,7 @@ soak: setup ## tell random stories of linked brokers with fresh seeds, for SECON
 storm: setup ## storms over linked brokers under load, SEED or fresh ones, COUNT of them or until stopped; ARGS='--help'
 	@$(BIN)/python -m tests.links.storm $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) --for $(SECONDS) $(ARGS)
 
-kills: setup ## kill server, sessions, worker and consumers of one broker under load, until stopped; ARGS='--help'
+kills: setup ## kill server, sessions, worker and consumers (ARGS=--groups: members of groups) of one broker, until stopped
 	@$(BIN)/python -m tests.chaos.kills --for $(SECONDS) $(ARGS)
 
 lint: setup ## check style, types, directions of imports, and that generated files are up to date

@@ -1,7 +1,10 @@
 """Kills on one broker under load, from seeds, until stopped: `make kills ARGS='--from 1 --journal FILE'`.
 
+Of consumers of events, or with `--groups` of members of process groups with their spools.
+
     python -m tests.chaos.kills                                       fresh seeds until stopped
     python -m tests.chaos.kills --seed 7                              the story of seed 7
+    python -m tests.chaos.kills --groups --seed 7 --count 20          process groups, seeds 7 to 26
     python -m tests.chaos.kills --from 1 --count 10 --journal FILE    the next ten that are not clean yet
     python -m tests.journal FILE                                      what was run so far
 
@@ -22,7 +25,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.kills.story import Outcome, tell
+from tests.chaos.kills import groups, story
+from tests.chaos.kills.story import Outcome
 from tests.journal import Entry, Journal, commit
 from tests.links.fleet import make_fleet
 
@@ -31,6 +35,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos.kills", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--groups", action="store_true", help="process groups with their spools, and no consumers")
     parser.add_argument("--seed", type=int, help="the first seed; fresh ones without it")
     parser.add_argument(
         "--from", dest="first", type=int, help="the first seed, of those that the journal has not clean"
@@ -47,6 +52,10 @@ def _arguments() -> argparse.Namespace:
     return args
 
 
+def _rig(args: argparse.Namespace) -> str:
+    return "kills groups" if args.groups else "kills"
+
+
 def _options(args: argparse.Namespace) -> str:
     return " ".join([f"--kills {args.kills}"] * (args.kills != 12) + [f"--rate {args.rate:g}"] * (args.rate != 150.0))
 
@@ -54,7 +63,7 @@ def _options(args: argparse.Namespace) -> str:
 def _seeds(args: argparse.Namespace) -> Iterator[int]:
     count = args.count or (1 if args.seed is not None else 1_000_000)
     if args.first is not None:
-        yield from Journal(args.journal).left("kills", args.first, count, _options(args))
+        yield from Journal(args.journal).left(_rig(args), args.first, count, _options(args))
         return
     for made in range(count):
         yield args.seed + made if args.seed is not None else random.SystemRandom().randrange(1_000_000)
@@ -63,7 +72,7 @@ def _seeds(args: argparse.Namespace) -> Iterator[int]:
 def main() -> int:
     """Tell stories and say what came of them."""
     args, began, unclean = _arguments(), time.monotonic(), 0
-    at = commit()
+    at, tell = commit(), groups.tell if args.groups else story.tell
     with tempfile.TemporaryDirectory(prefix="pgps-kills-") as home, suppress(KeyboardInterrupt):
         Path(home).chmod(0o711)
         fleet = make_fleet(Path(home), "kills", 1)
@@ -90,7 +99,7 @@ def main() -> int:
 def _keep(args: argparse.Namespace, outcome: Outcome, at: str) -> None:
     if args.journal:
         counts = {"events": outcome.events, "deliveries": outcome.deliveries, "kills": sum(outcome.kills.values())}
-        entry = Entry("kills", outcome.seed, at, outcome.result, round(outcome.seconds, 1), counts, _options(args))
+        entry = Entry(_rig(args), outcome.seed, at, outcome.result, round(outcome.seconds, 1), counts, _options(args))
         Journal(args.journal).note(entry)
     if not outcome.is_clean and args.reports:
         args.reports.mkdir(parents=True, exist_ok=True)

@@ -230,8 +230,8 @@ class Story:
     def _reopen(self, gone: Callable[[], object] | None = None) -> None:
         """Wait until the server is back; before, until the old session is gone."""
         if gone is not None:
-            wait_until(lambda: _fails(gone), what="the end of the old session")
-        wait_until(lambda: not _fails(self.member.reopen), what="the server, which is to come back")
+            wait_until(lambda: fails(gone), what="the end of the old session")
+        wait_until(lambda: not fails(self.member.reopen), what="the server, which is to come back")
 
     def _tell(self, what: str) -> None:
         self.outcome.told.append(f"{time.monotonic() - self.began:6.2f} {what}")
@@ -289,7 +289,7 @@ class Story:
         return not any(self.truth.disorder_of_producers(one, ns) for ns in apart)
 
 
-def _fails(action: Callable[[], object]) -> bool:
+def fails(action: Callable[[], object]) -> bool:
     """Do something; tell whether the server is not there for it."""
     try:
         action()
