@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg.rows import dict_row
 
-from pgps import _resources, _scripts, _timeouts
+from pgps import _resources, _scripts, _timeouts, parsing
 from pgps._install_locks import IN_THE_WAY, PATIENCE, give_way, lock, stop_others
+from pgps._scripts import Parser
 from pgps.errors import InstallError, NotPermitted, PgpsError, from_database
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Installation:
     """What a database has and what this release would give it.
 
     `revision` is None when pgps is not installed. `code_digest` is None also when plain psql installed it, which notes
-    no digest. `has_language` is false when PL/Python was dropped, and with it the functions written in it.
+    no digest. `has_language` is false when PL/Python was dropped, and with it the functions written in it. `parser`
+    says who takes definitions apart: with "client" no PL/Python is needed.
     """
 
     database: str
@@ -50,6 +52,7 @@ class Installation:
     code_digest: str | None
     expected_digest: str
     has_language: bool = True
+    parser: Parser = "server"
 
     @property
     def installed(self) -> bool:
@@ -59,7 +62,8 @@ class Installation:
     @property
     def up_to_date(self) -> bool:
         """Whether an upgrade would change nothing."""
-        return self.revision == self.head and self.code_digest == self.expected_digest and self.has_language
+        has_language = self.has_language or self.parser == "client"
+        return self.revision == self.head and self.code_digest == self.expected_digest and has_language
 
 
 def status(dsn: str) -> Installation:
@@ -68,37 +72,39 @@ def status(dsn: str) -> Installation:
         return _status(connection)
 
 
-def pending(dsn: str) -> list[str]:
+def pending(dsn: str, *, parser: Parser | None = None) -> list[str]:
     """Return the scripts, relative to sql/, that `install` or `upgrade` would run now."""
     now = status(dsn)
-    if now.up_to_date:
+    if now.up_to_date and parser in (None, now.parser):
         return []
     return [
         name for name in _scripts.schema_scripts() if now.revision is None or _scripts.revision_of(name) > now.revision
-    ] + _scripts.code_scripts()
+    ] + _scripts.code_scripts(parser or now.parser)
 
 
-def install(dsn: str) -> Installation:
+def install(dsn: str, *, parser: Parser | None = None) -> Installation:
     """Install pgps, or bring it to this release; does nothing when it is there.
 
+    `parser` says who takes definitions apart: "server" with PL/Python 3, or "client" where the server has none
+    (see `pgps.parsing`). None keeps what the database has, at first the server.
     Returns what the database has afterwards. Waits for another installer. Raises InstallError: not a superuser, no
-    PL/Python 3, server too old, a database of SQL_ASCII, a newer release is installed, or a script failed (nothing has
-    changed then).
+    PL/Python 3, composite events without it, server too old, a database of SQL_ASCII, a newer release is installed, or
+    a script failed (nothing has changed then).
     """
     with _connected(dsn) as connection:
-        _check_server(connection)
         now = _status(connection)
+        _check_server(connection, parser or now.parser)
         if not now.installed:
             _check_encoding(connection)
-    return now if now.up_to_date else _migrate(dsn)
+    return now if now.up_to_date and parser in (None, now.parser) else _migrate(dsn, parser)
 
 
-def upgrade(dsn: str) -> Installation:
-    """Bring an installed pgps to this release; raises InstallError when there is none."""
+def upgrade(dsn: str, *, parser: Parser | None = None) -> Installation:
+    """Bring an installed pgps to this release; raises InstallError when there is none. `parser`: see `install`."""
     now = status(dsn)
     if not now.installed:
         raise InstallError(f'pgps is not installed in database "{now.database}"', hint="Install it: pgps install DSN")
-    return install(dsn)
+    return install(dsn, parser=parser)
 
 
 def uninstall(dsn: str) -> None:
@@ -107,7 +113,7 @@ def uninstall(dsn: str) -> None:
     A role that another database of the cluster still uses stays.
     """
     with _connected(dsn) as connection:
-        _check_server(connection)
+        _check_server(connection, "client")
         lock(connection)
         _scripts.run(connection, ["uninstall.sql"])
 
@@ -152,25 +158,32 @@ def before_revisions(connection: psycopg.Connection, *, stop: bool = False) -> b
     )
 
 
-def after_revisions(connection: psycopg.Connection, *, had_language: bool) -> None:
+def after_revisions(connection: psycopg.Connection, *, had_language: bool, parser: Parser | None = None) -> None:
     """Re-apply the replaceable code when its text differs; called by env.py, in its transaction.
 
     Does nothing below head: an old revision never meets today's functions.
     Makes the language again that somebody has dropped, and notes one that is new, for the uninstaller to remove.
+    Where the client parses, the language is left alone, and what subscriptions need is parsed by this release.
     """
     now = _status(connection)
-    if now.installed and not had_language:
+    parser = parser or now.parser
+    if now.installed and not had_language and parser == "server":
         note = "insert into pgps_internal.installation values ('made_plpython3u', 'yes') on conflict do nothing"
         connection.execute(f"create extension if not exists {LANGUAGE}; {note}")
-    if now.revision == now.head and not now.up_to_date:
-        _scripts.apply_code(connection)
+    if now.revision == now.head and not (now.up_to_date and parser == now.parser):
+        if parser == "client":
+            _check_composite(connection)
+        _scripts.apply_code(connection, parser)
+        if parser == "client":
+            parsing.store_for_subscriptions(connection)
 
 
 def run_sql(name: str) -> None:
     """Send one script of sql/ as it stands; what a revision consists of."""
-    from alembic import op  # noqa: PLC0415 - only a revision has it
+    from alembic import context, op  # noqa: PLC0415 - only a revision has them
 
-    _scripts.run(driver_connection(op.get_bind()), [name])
+    parser = context.config.attributes.get("parser")
+    _scripts.run(driver_connection(op.get_bind()), [name], parser=parser or "server")
 
 
 def driver_connection(connection: sqlalchemy.Connection) -> psycopg.Connection:
@@ -191,7 +204,7 @@ def engine(dsn: str) -> sqlalchemy.Engine:
     )
 
 
-def _migrate(dsn: str) -> Installation:
+def _migrate(dsn: str, parser: Parser | None) -> Installation:
     """Let alembic run the missing revisions and then the code, all in one transaction.
 
     Publishers and workers go on in the meantime. They may hold a lock for which the upgrade waits while they wait for
@@ -202,7 +215,7 @@ def _migrate(dsn: str) -> Installation:
     stop = False
     while True:
         try:
-            return _migrate_once(dsn, stop=stop)
+            return _migrate_once(dsn, parser, stop=stop)
         except PgpsError as error:
             if error.sqlstate not in IN_THE_WAY:
                 raise
@@ -217,14 +230,14 @@ def _migrate(dsn: str) -> Installation:
             stop = not stop
 
 
-def _migrate_once(dsn: str, *, stop: bool) -> Installation:
+def _migrate_once(dsn: str, parser: Parser | None, *, stop: bool) -> Installation:
     from alembic import command  # noqa: PLC0415 - see engine()
     from alembic.config import Config  # noqa: PLC0415
 
     configuration = Config()
     configuration.set_main_option("script_location", str(_resources.migrations_dir()))
     with _one_alembic, _pgps_errors(), engine(dsn).begin() as connection:
-        configuration.attributes.update(connection=connection, stop=stop)
+        configuration.attributes.update(connection=connection, stop=stop, parser=parser)
         command.upgrade(configuration, "head")
         return _status(driver_connection(connection))
 
@@ -256,7 +269,7 @@ def _pgps_errors() -> Iterator[None]:
         raise from_database(error) from error
 
 
-def _check_server(connection: psycopg.Connection) -> None:
+def _check_server(connection: psycopg.Connection, parser: Parser) -> None:
     """Raise InstallError unless this server and role can carry pgps."""
     version = connection.info.server_version
     major = version // 10_000
@@ -279,15 +292,35 @@ def _check_server(connection: psycopg.Connection) -> None:
         raise InstallError("the server is a standby", hint="Install on its primary.")
     if not facts["superuser"]:
         raise InstallError(
-            f'role "{facts["role"]}" is not a superuser, which creating a plpython3u function needs',
+            f'role "{facts["role"]}" is not a superuser, which installing pgps needs',
             hint="Connect as a superuser; after the installation nobody needs to be one.",
             sqlstate="42501",
         )
-    if not facts["plpython"]:
+    if not facts["plpython"] and parser == "server":
         raise InstallError(
             f"the server has no PL/Python 3 (extension {LANGUAGE})",
-            hint=f"Install it on the server: apt-get install postgresql-plpython3-{major}",
+            hint=f"Install it on the server: apt-get install postgresql-plpython3-{major}. Where that cannot be, have "
+            "the client parse definitions, without composite events: pgps install --parser client",
             sqlstate="58P01",
+        )
+
+
+def _check_composite(connection: psycopg.Connection) -> None:
+    """Raise InstallError when there are composite events, which only a server with PL/Python detects."""
+    if not _one(connection, "select to_regclass('pgps_internal.composite') is not null as known")["known"]:
+        return
+    names = _one(
+        connection,
+        """
+        select string_agg(quote_ident(t.name), ', ' order by t.name) as names
+        from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+        """,
+    )["names"]
+    if names:
+        raise InstallError(
+            f"there are composite events, which need PL/Python in the server: {names}",
+            hint="Keep --parser server, or drop them: select pgps.drop_event_type('NAME')",
+            sqlstate="55000",
         )
 
 
@@ -322,14 +355,16 @@ def _status(connection: psycopg.Connection) -> Installation:
     if facts["versioned"]:
         row = connection.execute("select version_num from pgps_internal.alembic_version").fetchone()
         revision = row[0] if row else revision
+    parser: Parser = "client" if stored.get("parser") == "client" else "server"
     return Installation(
         database=facts["database"],
         server_version=connection.info.server_version,
         revision=revision,
         head=_scripts.head(),
         code_digest=stored.get("code_digest"),
-        expected_digest=_scripts.code_digest(),
+        expected_digest=_scripts.code_digest(parser),
         has_language=facts["language"],
+        parser=parser,
     )
 
 

@@ -1,4 +1,5 @@
 -- The table of contents: what is installed, in this order. Each room of sql/code is one section, the lowest first.
+-- `pgps install --parser client` takes NAME.client.sql in place of NAME.sql wherever there is one (decision 81).
 
 -- Tables: one script for each revision, never changed afterwards.
 \ir schema/0001_baseline.sql
@@ -25,6 +26,7 @@
 \ir schema/0022_newcomers.sql
 \ir schema/0023_seldom.sql
 \ir schema/0024_held.sql
+\ir schema/0025_parsed.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -40,7 +42,9 @@
 \ir code/core/turns.sql
 \ir code/core/segments.sql
 \ir code/core/statement.sql
+\ir code/core/error_place.sql
 \ir code/core/error_places.sql
+\ir code/core/parsed.sql
 
 -- types: Event types: making and changing them, their queues, policies, rules and rights, the code made for each.
 \ir code/types/types.sql
@@ -74,6 +78,7 @@
 \ir code/match/classes.sql
 \ir code/match/slow_lanes.sql
 \ir code/match/run_lanes.sql
+\ir code/match/alarm.sql
 \ir code/match/lanes_by_hand.sql
 \ir code/match/lane_sessions.sql
 \ir code/match/lane_views.sql
@@ -85,6 +90,7 @@
 \ir code/deliver/subscribe.sql
 \ir code/deliver/joining.sql
 \ir code/deliver/subscriptions.sql
+\ir code/deliver/texts_in_use.sql
 \ir code/deliver/alter.sql
 \ir code/deliver/troubles.sql
 \ir code/deliver/count_exceptions.sql
@@ -293,6 +299,7 @@
 
 -- views: What people look at: catalogue, health, explanations, traces.
 \ir code/views/catalogue.sql
+\ir code/views/disks.sql
 \ir code/views/health.sql
 \ir code/views/metrics.sql
 \ir code/views/totals.sql

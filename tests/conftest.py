@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.together",
     "tests.fix_server",
     "tests.fix_db",
+    "tests.fix_bare",
     "tests.fix_clock",
     "tests.fix_pooler",
 ]

@@ -13,7 +13,7 @@ import pytest
 
 _OF = 7
 # They start servers, or install pgps.
-_LARGE_FIXTURES = {"own_cluster", "other_cluster", "fleet", "cluster", "empty_database", "template"}
+_LARGE_FIXTURES = {"bare_server", "cluster", "empty_database", "fleet", "other_cluster", "own_cluster", "template"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

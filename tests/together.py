@@ -18,6 +18,7 @@ TOGETHER = (
     "tests/links/test_chaos.py",
     "tests/links/test_storm.py",
     "tests/migration/test_upgrades.py",
+    "tests/parsing/",
     "tests/spark/",
     "tests/testing/test_plugin.py",
     "tests/worker/test_prepared.py",

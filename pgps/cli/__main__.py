@@ -28,6 +28,7 @@ from pgps.cli import (
     listen,
     metrics,
     networks,
+    parse,
     policies,
     publish,
     queues,
@@ -95,7 +96,7 @@ def _register() -> None:
     app.add_typer(units.services, name="service")
     app.add_typer(units.units, name="uow")
     app.add_typer(settings.app, name="config")
-    for module in (publish, listen, sql, doctor, audit, top, topology, console, metrics):
+    for module in (publish, listen, sql, parse, doctor, audit, top, topology, console, metrics):
         module.register(app)
     demo = _demo()
     app.command("demo", hidden=demo is None)(demo or _no_demo)

@@ -38,14 +38,20 @@ def server_version(facts: Facts) -> Iterator[Finding]:
 
 
 def plpython(facts: Facts) -> Iterator[Finding]:
-    """PL/Python 3 is needed where filters are defined."""
+    """PL/Python 3 is needed where filters are defined, unless the client parses them."""
     major = facts.server["server_version"] // 10_000
-    if facts.server["plpython_installed"]:
+    if facts.client_parses and facts.server["plpython_available"]:
+        message = "on the server, but the client parses, and there are no composite events"
+        yield Finding(Level.NOTE, "plpython3u", message, "pgps install --parser server")
+    elif facts.client_parses:
+        yield Finding(Level.OK, "plpython3u", "not on the server: the client parses")
+    elif facts.server["plpython_installed"]:
         yield Finding(Level.OK, "plpython3u", "installed")
     elif facts.server["plpython_available"]:
         yield Finding(Level.PROBLEM, "plpython3u", "not created in this database", "pgps install")
     else:
-        yield Finding(Level.PROBLEM, "plpython3u", "not on the server", f"apt-get install postgresql-plpython3-{major}")
+        fix = f"apt-get install postgresql-plpython3-{major}; or pgps install --parser client"
+        yield Finding(Level.PROBLEM, "plpython3u", "not on the server", fix)
 
 
 def revision(facts: Facts) -> Iterator[Finding]:

@@ -46,6 +46,7 @@ class Facts:
     waiting: list[Row] = field(default_factory=list)
     health: dict[str, list[Row]] = field(default_factory=dict)
     plpython_error: str = ""
+    client_parses: bool = False
     without_temp: list[Row] = field(default_factory=list)
     links: list[Row] = field(default_factory=list)
     broker: Row | None = None

@@ -57,6 +57,8 @@ def timeouts(facts: Facts) -> Iterator[Finding]:
 
 def disks(facts: Facts) -> Iterator[Finding]:
     """The server's file systems have room: a full one stops every publisher."""
+    if facts.client_parses and facts.health:
+        yield Finding(Level.NOTE, "disk", "free space is unknown: the server tells it with PL/Python alone", "df -h")
     for row in facts.health.get("disks", ()):
         free = row["free_bytes"] / max(row["total_bytes"], 1)
         text = f"{size(row['free_bytes'])} of {size(row['total_bytes'])} free ({row['place']})"

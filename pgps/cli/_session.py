@@ -6,18 +6,19 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import typer
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
-from pgps import _catalogue, _timeouts, config
+from pgps import _catalogue, _timeouts, config, parsing
 from pgps._catalogue import Query
 from pgps.cli import _statements
 from pgps.cli._errors import WrongUsage
@@ -27,6 +28,7 @@ from pgps.errors import InstallError, UnknownName, from_database
 __all__ = ["Options", "Row", "Session"]
 
 Row = dict[str, Any]
+T = TypeVar("T")
 _WORKER = "pgps-worker --dsn DSN"
 
 
@@ -48,11 +50,15 @@ class Session:
         self.options = options
         self.out = Output(json=options.json)
         self._connection: psycopg.Connection[Row] | None = None
+        self._client_parses: bool | None = None
+        self.parse_as: str | None = None
+        self._storing: psycopg.Connection | None = None
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
-        if self._connection is not None:
-            self._connection.close()
+        """Close the connections, if there are any."""
+        for connection in (self._connection, self._storing):
+            if connection is not None:
+                connection.close()
 
     def dsn(self) -> str:
         """Return the connection string; --dsn, else PGPS_DSN, else libpq's own defaults."""
@@ -169,10 +175,26 @@ class Session:
 
     def _changed(self, statement: Query) -> psycopg.Cursor[Row]:
         try:
-            return self.connection.execute(statement)
+            return self.parsing(lambda: self.connection.execute(statement))
         except psycopg.errors.InvalidSchemaName as error:
             self._check_installed(error)
             raise
+
+    def parsing(self, call: Callable[[], T], *, language: str | None = None) -> T:
+        """Call what executes one statement over the connection; parse for it where the server has no PL/Python.
+
+        It is called again when something was parsed. In a transaction, a savepoint keeps what was done before. A
+        statement of the `language` is parsed first: it may hold a password, and what is asked for is logged.
+        """
+        if self._client_parses is None:
+            in_error = self.connection.info.transaction_status == TransactionStatus.INERROR
+            self._client_parses = not in_error and bool(self.rows(_statements.CLIENT_PARSES))
+        if not self._client_parses:
+            return call()
+        first = [parsing.Question.of("parse_statement", language)] if language else []
+        if self.parse_as is not None and self._storing is None:
+            self._storing = _timeouts.connect(self.parse_as, "pgps/cli")
+        return parsing.repeat(self.connection, call, store_with=self._storing, first=first)
 
     def show(self, statements: Iterable[str]) -> None:
         """Write statements to stdout when --show-sql asks for them; they can be run as they stand."""

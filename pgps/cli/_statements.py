@@ -15,6 +15,10 @@ __all__: list[str] = []
 SESSION = "set jit = off; set datestyle = iso; set default_transaction_isolation = 'read committed'"
 """What a session begins with."""
 PROBE = "select pgps.parse_statement('ADVERTISE probe')"
+# Where the client parses, the parsers of the server look results up, so that they are not immutable.
+CLIENT_PARSES = """
+    select p.oid from pg_proc p where p.oid = to_regprocedure('pgps.parse_statement(text)') and p.provolatile = 's'
+"""
 
 
 def call(function: str, /, **arguments: Any) -> Composed:

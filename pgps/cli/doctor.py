@@ -61,6 +61,7 @@ def _facts(session: Session) -> Facts:
     transactions, timeouts = session.rows(_diagnosis.TRANSACTIONS), session.rows(_diagnosis.TIMEOUTS)
     if not server["installed"]:
         return Facts(server=server, transactions=transactions, timeouts=timeouts)
+    client_parses = bool(session.rows(_statements.CLIENT_PARSES))
     links = _links(session)
     subscriptions = session.rows(_diagnosis.SUBSCRIPTIONS)
     return Facts(
@@ -75,7 +76,8 @@ def _facts(session: Session) -> Facts:
         timeouts=timeouts,
         waiting=[row for row in subscriptions if not row["is_stopped"]],
         health=_health(session),
-        plpython_error=_plpython_error(session),
+        plpython_error="" if client_parses else _plpython_error(session),
+        client_parses=client_parses,
         without_temp=session.rows(_diagnosis.TEMP_PRIVILEGE),
         links=links,
         broker=session.one(_diagnosis.IDENTITY) if links else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,15 @@ from pgps.errors import InstallError, NotPermitted
 
 __all__ = ["installed_here", "register"]
 
+Who = Annotated[
+    Literal["server", "client"] | None,
+    typer.Option(
+        "--parser",
+        help="Who takes definitions apart: the server, with PL/Python 3, or the client where the server has none. "
+        "Default: as it is installed, at first the server.",
+        show_default=False,
+    ),
+]
 TargetDsn = Annotated[
     str | None, typer.Argument(metavar="[DSN]", help="Where to; the same as --dsn.", show_default=False)
 ]
@@ -31,33 +40,34 @@ def register(app: typer.Typer) -> None:
     command(app, "status")(status)
 
 
-def install(session: Session, dsn_argument: TargetDsn = None) -> None:
+def install(session: Session, dsn_argument: TargetDsn = None, parser: Who = None) -> None:
     """Install pgps into a database, or bring it to this release.
 
-    Needs a superuser once, because it uses PL/Python 3. Does nothing when
-    there is nothing to do.
+    Needs a superuser once, and PL/Python 3 on the server; --parser client
+    does without that, but for composite events. Does nothing when there is
+    nothing to do.
 
     Example: pgps install "host=db.example dbname=orders user=postgres"
     """
-    _apply(session, dsn_argument if dsn_argument is not None else session.dsn(), only_upgrade=False)
+    _apply(session, dsn_argument if dsn_argument is not None else session.dsn(), parser, only_upgrade=False)
 
 
-def upgrade(session: Session, dsn_argument: TargetDsn = None) -> None:
+def upgrade(session: Session, dsn_argument: TargetDsn = None, parser: Who = None) -> None:
     """Bring an installed pgps to this release: new revisions, then functions and views."""
-    _apply(session, dsn_argument if dsn_argument is not None else session.dsn(), only_upgrade=True)
+    _apply(session, dsn_argument if dsn_argument is not None else session.dsn(), parser, only_upgrade=True)
 
 
-def _apply(session: Session, dsn: str, *, only_upgrade: bool) -> None:
+def _apply(session: Session, dsn: str, parser: _scripts.Parser | None, *, only_upgrade: bool) -> None:
     before = installer.status(dsn)
     if only_upgrade and not before.installed:
         raise InstallError(f'pgps is not installed in database "{before.database}"', hint="Install it: pgps install")
-    scripts = installer.pending(dsn)
+    scripts = installer.pending(dsn, parser=parser)
     _show(session, scripts)
     if session.options.dry_run:
         after = before
         done = f'{len(scripts)} scripts to run in database "{before.database}": {", ".join(scripts) or "none"}'
     else:
-        after = installer.upgrade(dsn) if only_upgrade else installer.install(dsn)
+        after = (installer.upgrade if only_upgrade else installer.install)(dsn, parser=parser)
         what = "is up to date" if not scripts else "upgraded" if before.installed else "installed"
         done = f'pgps {what} in database "{after.database}", revision {after.revision}'
     session.told(done, database=after.database, revision=after.revision, scripts=scripts)

@@ -33,6 +33,14 @@ def sql(
     single: Annotated[
         bool, typer.Option("--single-transaction", "-1", help="All of -c and -f in one transaction.")
     ] = False,
+    parse_as: Annotated[
+        str | None,
+        typer.Option(
+            "--parse-as",
+            metavar="DSN",
+            help="Where the server has no PL/Python: connect so to store what was parsed, if your role may not.",
+        ),
+    ] = None,
     expanded: Annotated[bool, typer.Option("--expanded", "-x", help="One line for each column.")] = False,
 ) -> None:
     """Type statements of the pgps language and SQL, mixed.
@@ -46,6 +54,7 @@ def sql(
     interactive = not commands and not files and sys.stdin.isatty()
     if single and interactive:
         raise WrongUsage("--single-transaction goes with -c, -f or a script on stdin.")
+    session.parse_as = parse_as
     runner = Runner(session, interactive=interactive)
     runner.expanded = expanded
     runner.connection  # noqa: B018 - fails here, not behind the first prompt

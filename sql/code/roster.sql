@@ -121,6 +121,7 @@ as $roster$
 
     -- Deletes what is over in a room's tables; called by reclaim.
     ('sweep', 'log', 'pgps_internal.reclaim_rows()'),
+    ('sweep', 'core', 'pgps_internal.sweep_parsed()'),
     ('sweep', 'loads', 'pgps_internal.reclaim_loads()'),
     ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),

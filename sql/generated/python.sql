@@ -7922,6 +7922,12 @@ begin
 end
 $$;
 
+create or replace function pgps_internal.client_parser() returns text
+language sql immutable parallel safe
+as $$ select null::text $$;
+comment on function pgps_internal.client_parser() is
+'The digest of the parser that clients must have; null where the server parses';
+
 create or replace function pgps_internal.parse_filter(filter text, type_name text, attributes text[])
 returns jsonb
 language plpython3u immutable strict parallel safe

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pgps import _parsers
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -75,12 +77,14 @@ def test_check_fails_when_it_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(sys, "argv", ["embed_python.py", "--check"])
     monkeypatch.setattr(embed, "ROOT", tmp_path)
     monkeypatch.setattr(embed, "TARGET", tmp_path / "python.sql")
+    monkeypatch.setattr(embed, "CLIENT_TARGET", tmp_path / "python.client.sql")
     assert embed.main() == 1
     embed.TARGET.write_text("-- old")
     assert embed.main() == 1
     monkeypatch.setattr(sys, "argv", ["embed_python.py"])
     assert embed.main() == 0
     assert embed.TARGET.read_text(encoding="utf-8") == embed.generate()
+    assert embed.CLIENT_TARGET.read_text(encoding="utf-8") == embed.generate_client()
 
 
 def test_the_first_line_says_that_it_is_generated() -> None:
@@ -107,7 +111,7 @@ def test_errors_come_back_as_values() -> None:
 
 
 def test_modules_come_behind_those_they_import() -> None:
-    order = embed.load_order("filter_text")
+    order = _parsers.load_order("filter_text")
     assert order.index("lexer") < order.index("token_lists") < order.index("filter_text")
     assert len(order) == len(set(order))
 
@@ -147,5 +151,5 @@ def test_the_dollar_quote_does_not_occur_in_the_body() -> None:
 
 
 def test_a_module_of_a_package_brings_what_it_imports() -> None:
-    order = embed.load_order("composite.detector")
+    order = _parsers.load_order("composite.detector")
     assert order.index("lexer") < order.index("composite.parser") < order.index("composite.graph") < len(order) - 1

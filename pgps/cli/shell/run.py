@@ -25,6 +25,8 @@ __all__ = ["Runner"]
 _NUMBERS = frozenset((20, 21, 23, 26, 700, 701, 790, 1700, 5069))
 _COPY_OUT = re.compile(r"\s*copy\b.*\bto\s+stdout\b", re.IGNORECASE | re.DOTALL)
 _COPY_IN = re.compile(r"\s*copy\b.*\bfrom\s+stdin\b", re.IGNORECASE | re.DOTALL)
+# Only such a statement may define something; others, such as COMMIT and VACUUM, cannot be executed in a savepoint.
+_DEFINES = re.compile(r"\bpgps\s*\.", re.IGNORECASE)
 _RULES = 4  # lines of a table, and the prompt, that are not rows
 
 
@@ -62,8 +64,11 @@ class Runner:
         """Run a statement of the language or of SQL; tell of a failure and return whether it went well."""
         started = time.monotonic()
         try:
-            if is_language(statement.text) and self._is_language(statement.text):
-                self._execute(statement.text)
+            text = statement.text
+            if is_language(text) and self.session.parsing(lambda: self._language(text), language=text):
+                pass
+            elif _DEFINES.search(statement.text):
+                self.session.parsing(lambda: self._sql(statement.text))
             else:
                 self._sql(statement.text)
         except (psycopg.Error, PgpsError) as error:
@@ -80,6 +85,13 @@ class Runner:
             return False
         row = self.connection.execute(_statements.PARSE, [text]).fetchone()
         return row is not None and row["verb"] is not None
+
+    def _language(self, text: str) -> bool:
+        """Run what is a statement of the language; return whether it was."""
+        is_language = self._is_language(text)
+        if is_language:
+            self._execute(text)
+        return is_language
 
     def _execute(self, text: str) -> None:
         row = self.connection.execute(_statements.EXECUTE, [text]).fetchone()

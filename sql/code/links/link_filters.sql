@@ -183,10 +183,10 @@ begin
         v_filter := null;
         v_types := null;
         if v_new.filter is not null then
-            v_filter := pgps.parse_filter(v_new.filter, (v_new.type_row).name,
+            v_filter := pgps_internal.filter_if_parsed(v_new.filter, (v_new.type_row).name,
                 pgps_internal.attribute_names(v_new.type_row)) ->> 'pushed';
-            if v_filter is not null and not pgps_internal.is_safe(pgps.parse_filter(v_filter, (v_new.type_row).name,
-                    pgps_internal.attribute_names(v_new.type_row)), v_new.type_row,
+            if v_filter is not null and not pgps_internal.is_safe(pgps_internal.filter_if_parsed(v_filter,
+                    (v_new.type_row).name, pgps_internal.attribute_names(v_new.type_row)), v_new.type_row,
                         v_new.environment ->> 'search_path') then
                 v_filter := null;
             end if;

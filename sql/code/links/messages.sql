@@ -111,7 +111,7 @@ begin
         return;
     end if;
     if v_text is not null and not pgps_internal.travels(v_type,
-        pgps.parse_filter(v_text, v_type.name, pgps_internal.attribute_names(v_type)),
+        pgps_internal.filter_if_parsed(v_text, v_type.name, pgps_internal.attribute_names(v_type)),
             'pg_catalog', hear_sub.body ->> 'collation') then
         v_text := null;
     end if;

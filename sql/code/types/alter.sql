@@ -85,6 +85,7 @@ begin
     end if;
     perform pgps_internal.build_endpoint(v_type.type_id);
     perform pgps_internal.build_code(v_type.type_id);
+    perform pgps_internal.require_parsed(v_type.type_id);
     -- It may have set the type aside meanwhile.
     perform pgps_internal.wake_dispatcher();
 end
