@@ -100,3 +100,12 @@ def test_a_search_path_that_a_rule_sets_leads_nobody(mallory: Mallory, name: Nam
         publish(session, mallory.event_type, 1)
     assert not mallory.has_won()
     assert value(session, "show search_path") == '"$user", public'
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("raised", ["raise exception 'fails';", "set datestyle = german;"])
+def test_what_a_rule_prepares_is_gone_when_it_raises(mallory: Mallory, name: Name, coupling: str, raised: str) -> None:
+    """The publisher's driver would execute it as its own."""
+    rule(mallory, name("r"), coupling, f"execute 'prepare _pg3_99 as select 1'; {raised}")
+    assert publish_in_transaction(mallory) in ("P0001", "55000")
+    assert column(mallory.admin, "select name from pg_prepared_statements where from_sql") == []

@@ -89,31 +89,58 @@ create or replace function pgps_internal.call_rule(
 language plpgsql
 as $$
 declare
-    v_what text := format('rule "%s"', (call_rule.subscription).name);
     v_owner regrole := (call_rule.subscription).owner;
     -- Whoever may do everything, or has the session, needs nobody's rights and harms only itself.
     v_is_trusted boolean := (select r.rolsuper or r.rolname = session_user from pg_roles r where r.oid = v_owner);
     v_before pgps_internal.session_state := pgps_internal.session_state(v_is_trusted);
-    v_deferring text[] := case when not v_is_trusted then pgps_internal.deferring_tables(v_owner) end;
 begin
-    execute format($run$select pgps_internal.callback_%1$s_%2$s(c.events)
-        from (select pgps_internal.taken_back($1, $2, $3, null, null::pgps_event.%3$I[]) as events offset 0) c
-        where cardinality(c.events) > 0$run$, (call_rule.subscription).subscription_id, (call_rule.event_type).type_id,
-        (call_rule.event_type).name)
-    using pgps_internal.write_choose(call_rule.subscription, (call_rule.event_type).type_id, call_rule.events),
-        call_rule.items, call_rule.ids;
-    -- From here on nothing depends on search_path, which the callback may have changed, until it is compared.
-    perform pgps_internal.check_settings(v_before, v_what);
-    if not v_is_trusted then
-        perform pgps_internal.check_deferred(v_deferring, v_owner, v_what);
+    if v_is_trusted then
+        perform pgps_internal.call_and_check(call_rule.subscription, call_rule.event_type, call_rule.events,
+            call_rule.items, call_rule.ids, v_before, null);
+        return;
     end if;
-    perform pgps_internal.check_session(v_before, v_what);
+    begin
+        perform pgps_internal.call_and_check(call_rule.subscription, call_rule.event_type, call_rule.events,
+            call_rule.items, call_rule.ids, v_before, pgps_internal.deferring_tables(v_owner));
+    exception when others or assert_failure or query_canceled then
+        perform pgps_internal.forget_prepared(v_before.prepared);
+        raise;
+    end;
 end
 $$;
 comment on function pgps_internal.call_rule(pgps_internal.subscription, pgps_internal.event_type, text, jsonb,
     bigint[]) is
 'Calls the callback of a rule, in the session and the transaction of whoever publishes, and sees to it that nothing is
-left there that would run, or be believed, with other rights. Errors: 55000 a setting or temporary objects, 0A000';
+left there that would run, or be believed, with other rights, whether it raises or not. Errors: 55000 a setting or
+temporary objects, 0A000, and those of the callback';
+
+create or replace function pgps_internal.call_and_check(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type, events text, items jsonb,
+    ids bigint[], before pgps_internal.session_state, deferring text[]
+) returns void
+language plpgsql
+as $$
+declare
+    v_what text := format('rule "%s"', (call_and_check.subscription).name);
+begin
+    execute format($run$select pgps_internal.callback_%1$s_%2$s(c.events)
+        from (select pgps_internal.taken_back($1, $2, $3, null, null::pgps_event.%3$I[]) as events offset 0) c
+        where cardinality(c.events) > 0$run$, (call_and_check.subscription).subscription_id,
+        (call_and_check.event_type).type_id, (call_and_check.event_type).name)
+    using pgps_internal.write_choose(call_and_check.subscription, (call_and_check.event_type).type_id,
+        call_and_check.events), call_and_check.items, call_and_check.ids;
+    -- From here on nothing depends on search_path, which the callback may have changed, until it is compared.
+    perform pgps_internal.check_settings(call_and_check.before, v_what);
+    if call_and_check.deferring is not null then
+        perform pgps_internal.check_deferred(call_and_check.deferring, (call_and_check.subscription).owner, v_what);
+    end if;
+    perform pgps_internal.check_session(call_and_check.before, v_what);
+end
+$$;
+comment on function pgps_internal.call_and_check(pgps_internal.subscription, pgps_internal.event_type, text, jsonb,
+    bigint[], pgps_internal.session_state, text[]) is
+'Calls the callback of a rule and compares the session with what it was before. deferring: of deferring_tables, null =
+whoever made the rule is trusted. Errors: 55000, 0A000';
 
 create or replace function pgps_internal.run_rule(
     rule pgps_internal.coupled_rule, mark pgps_internal.coupling_mark, detections jsonb, done bigint
