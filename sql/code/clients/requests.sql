@@ -76,9 +76,7 @@ begin
     insert into pgps_internal.client_turn (client_id) values (v_client.client_id) on conflict do nothing;
     insert into pgps_internal.request (client_id, request_id, role, request, environment)
     values (v_client.client_id, v_id, quote_ident(caller)::regrole, args ->> 'request',
-        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone',
-            current_setting('timezone'),
-            'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')));
+        pgps_internal.current_environment(args -> 'schemas'));
     perform pg_notify('pgps_request', '');
     return v_id;
 end
@@ -251,6 +249,10 @@ has executed it';
 create or replace function pgps_internal.execute_request(request pgps_internal.request) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalstyle = postgres set timezone = 'UTC'
+-- As pgps_internal.settled_clause() has them: what a request means, and how it is answered, does not depend on this
+-- session.
+set array_nulls = on set bytea_output = hex set extra_float_digits = 1 set quote_all_identifiers = off
+set transform_null_equals = off set xmlbinary = base64 set xmloption = content
 as $$
 declare
     v_function regproc;

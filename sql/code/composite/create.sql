@@ -129,9 +129,8 @@ begin
         raise exception 'event type "%" exists already', v_name using errcode = '42710',
             hint = format('Choose another name, or first: select pgps.drop_event_type(%L)', quote_ident(v_name));
     end if;
-    perform pgps_internal.make_composite(caller, v_name, args, v_parsed, jsonb_build_object(
-        'search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', args ->> 'zone',
-        'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')));
+    perform pgps_internal.make_composite(caller, v_name, args, v_parsed,
+        pgps_internal.current_environment(args -> 'schemas') || jsonb_build_object('timezone', args ->> 'zone'));
 end
 $$;
 comment on function pgps_internal.do_create_composite(name, jsonb) is 'See pgps.create_composite_event';

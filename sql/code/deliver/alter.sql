@@ -190,9 +190,7 @@ begin
     perform pgps_internal.retire(v_subscription, false);
     update pgps_internal.subscription s
     set filter = nullif(args ->> 'filter', ''), parameter_types = pgps_internal.clean_types(args -> 'constant_types'),
-        environment = jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone',
-            current_setting('timezone'),
-            'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
+        environment = pgps_internal.current_environment(args -> 'schemas'),
         state = case when s.state = 'suspended' then 'active' else s.state end, last_error = null
     where s.subscription_id = v_id returning * into v_subscription;
     update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended'

@@ -109,9 +109,7 @@ begin
         callback, arguments, takes, priority, max_attempts, handler)
     values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type',
         (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
-        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone',
-            current_setting('timezone'),
-            'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
+        pgps_internal.current_environment(args -> 'schemas'),
         pgps_internal.clean_types(args -> 'constant_types'),
         case when v_callback ->> 'function' is null then 'external' else 'internal' end, args ->> 'scope',
         v_callback ->> 'function', v_callback ->> 'arguments',

@@ -3,17 +3,43 @@
 -- Locks: those of creating and dropping functions and tables.
 -- Writes: class, const, member, signature; by name: the constants of a signature.
 
-create or replace function pgps_internal.environment_clause(environment jsonb) returns text
+create or replace function pgps_internal.current_environment(schemas jsonb) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return jsonb_build_object('search_path', pgps_internal.clean_path(current_environment.schemas),
+        'timezone', current_setting('timezone'), 'datestyle', current_setting('datestyle'),
+        'intervalstyle', current_setting('intervalstyle'));
+end
+$$;
+comment on function pgps_internal.current_environment(jsonb) is
+'The settings of this session that what is written in it keeps wherever it runs. schemas: its search_path, a JSON
+array';
+
+create or replace function pgps_internal.settled_clause() returns text
+language sql immutable
+-- What PostgreSQL sets where nobody sets anything. No SET clause, so that the planner puts the text in its place.
+return 'set array_nulls = on set bytea_output = hex set extra_float_digits = 1 set quote_all_identifiers = off '
+    'set transform_null_equals = off set xmlbinary = base64 set xmloption = content';
+comment on function pgps_internal.settled_clause() is
+'SET clauses for what expressions depend on besides the environment in which they were written: the same for all, so
+that nothing depends on the session in which they run';
+
+drop function if exists pgps_internal.environment_clause(jsonb);
+create or replace function pgps_internal.environment_clause(environment jsonb, is_settled boolean = true) returns text
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
     select 'set standard_conforming_strings = on '
+        || case when environment_clause.is_settled then pgps_internal.settled_clause() || ' ' else '' end
         || string_agg(format('set %s = %s', e.key, case e.key when 'search_path' then e.value
             else quote_literal(e.value) end), ' ')
     from jsonb_each_text(environment_clause.environment) e
 $$;
-comment on function pgps_internal.environment_clause(jsonb) is
-'SET clauses that give generated code the settings under which a filter was written';
+comment on function pgps_internal.environment_clause(jsonb, boolean) is
+'SET clauses that give generated code the settings under which a filter was written; is_settled: the others, too, which
+may be left out where nothing depends on them';
 
 create or replace function pgps_internal.write_constants(shape text, alias text) returns text
 language sql immutable

@@ -12,7 +12,8 @@ as $write$
         || pgps_internal.render(
         $function$(pgps_ids int8multirange) returns int8multirange
             language sql stable security definer set search_path = pg_catalog,
-                pg_temp set enable_seqscan = on set enable_bitmapscan = on
+                pg_temp set enable_seqscan = on set enable_bitmapscan = on set datestyle = 'ISO, MDY'
+                set intervalstyle = postgres {settings}
             begin atomic
                 select coalesce(range_agg(int8range(l.event_id, l.event_id, '[]')), '{}')
                 from (
@@ -20,7 +21,8 @@ as $write$
                     union all
                     select k.event_id from {kept} k where k.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
                 ) l where l.event_id <@ pgps_ids;
-            end$function$, write_visible.names), write_visible.owner, null::text
+            end$function$, write_visible.names || jsonb_build_object('settings', pgps_internal.settled_clause())),
+        write_visible.owner, null::text
 $write$;
 comment on function pgps_internal.write_visible(text, jsonb, regrole) is
 'Writes the function, owned by a role, that reads the log under row-level security: which of these events may it see?';
