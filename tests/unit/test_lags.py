@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pgps._lags import Lag, Lags
 
 
@@ -44,6 +46,25 @@ def test_who_was_behind_is_asked_at_each_look_and_left_out_when_nothing_waits() 
     lags.see(_answer(lags, seconds))
     assert lags.worst == []
     assert lags.after == 200, "who is asked again does not shorten a portion"
+
+
+def test_the_busiest_are_asked_at_each_look_and_shown_with_their_rate() -> None:
+    seconds = dict.fromkeys(range(1, 1001), 0.0)
+    rates = {number: float(number) for number in range(901, 931)}
+    lags = Lags()
+
+    def look() -> bool:
+        return lags.see(replace(one, rate=rates.get(one.subscription_id, 0.0)) for one in _answer(lags, seconds))
+
+    while not look():
+        pass
+    assert [one.subscription_id for one in lags.busiest] == list(range(930, 910, -1))
+    rates[930], rates[915] = 0.0, 5.5
+    assert not look(), "the tour is at the first hundred"
+    found = [(one.metric, one.labels["subscription"], one.value) for one in lags.figures]
+    assert found[0] == ("pgps_subscription_events_per_second", "s0929", 929.0)
+    assert found[-1] == ("pgps_subscription_events_per_second", "s0915", 5.5)
+    assert len(found) == 19
 
 
 def test_few_are_all_asked_at_each_look_and_one_that_was_dropped_is_forgotten() -> None:

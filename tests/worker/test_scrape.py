@@ -113,6 +113,7 @@ def test_each_query_of_the_board_and_the_alerts_has_an_answer_where_everything_h
     without = asked - doctor
 
     def are_answered() -> bool:
+        ticks.publish(4)  # a rate is of the last minute
         without.difference_update([query for query in without if _values(ask, query)])
         print("no answer:", without)
         return not without
@@ -148,6 +149,7 @@ def _let_everything_happen(ticks: Ticks) -> None:
     admin = ticks.connection
     admin.execute("select pgps.subscribe('idle', 'tick')")
     ticks.subscribe("fails", "perform 1 / 0")
+    ticks.subscribe("busy")
     admin.execute("select pgps.alter_subscription('idle', dead_after => '1 microsecond')")
     admin.execute("select pgps.configure('lane_timeout', '10 minutes')")
     admin.execute("select pg_advisory_lock(77)")

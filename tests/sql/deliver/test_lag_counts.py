@@ -109,6 +109,27 @@ def test_what_a_lane_has_not_asked_yet_counts_as_time_and_not_as_events(
     assert rows(broker, _LAGS.format("")) == rows(broker, _SEEN) == [("plain", 0, 0), ("wards", 2, 90)]
 
 
+def test_how_many_a_second_each_has_acknowledged_in_the_last_minute(broker: psycopg.Connection, clock: Clock) -> None:
+    clock.set("2030-01-01 12:00+00")
+    call(broker, "subscribe", "busy", "tick")
+    call(broker, "subscribe", "shared", "tick", handler="any")
+    call(broker, "subscribe", "idle", "tick", filter="n < 0")
+    for _ in range(3):
+        clock.advance("10 seconds")
+        publish(broker, "tick", *range(100))
+        rows(broker, "select pgps.dispatch()")
+        for name in ("busy", "shared"):
+            assert len(take(broker, name, 1000)) == 100
+    rates = "select subscription, round(rate::numeric, 3)::text from pgps.lag_counts()"
+    seen = "select name, round(rate::numeric, 3)::text from pgps.subscriptions order by subscription_id"
+    clock.advance("10 seconds")
+    found: dict[str, str] = dict(rows(broker, rates))
+    assert (float(found["busy"]) > 5, float(found["shared"]) > 5, found["idle"]) == (True, True, "0.000")
+    assert found == dict(rows(broker, seen)), "of so few acknowledgements as pgps.subscriptions has it"
+    clock.advance("1 minute")
+    assert set(dict(rows(broker, rates)).values()) == {"0.000"}
+
+
 def test_they_are_asked_in_portions_and_some_at_each_look(broker: psycopg.Connection) -> None:
     names = [f"s{n}" for n in range(5)]
     for name in names:
