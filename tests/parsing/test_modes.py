@@ -24,6 +24,13 @@ def make_quote(connection: psycopg.Connection) -> None:
     connection.execute("select pgps.advertise('quote')")
 
 
+def subscribe_with_a_callback(connection: psycopg.Connection) -> None:
+    connection.execute("create function \"Noted\"(n numeric) returns void language sql as ''")
+    parsing.define(
+        connection, "select pgps.subscribe('noted', 'quote', filter => 'price > 7', execute => '\"Noted\"(price)')"
+    )
+
+
 def deliver(connection: psycopg.Connection, price: int) -> list[tuple[object, ...]]:
     """Publish an event and return what the subscription receives."""
     connection.execute("insert into pgps_event.quote (symbol, price) values ('IBM', %s)", [price])
@@ -37,6 +44,7 @@ def test_a_broker_goes_from_server_to_client_and_back(own_database: str) -> None
     with psycopg.connect(own_database, autocommit=True) as connection:
         make_quote(connection)
         connection.execute(FILTER)
+        subscribe_with_a_callback(connection)
         before = install.status(own_database)
         assert before.parser == "server"
         after = install.install(own_database, parser="client")
@@ -80,6 +88,7 @@ def test_a_dump_is_restored_with_what_was_parsed(bare_server: Server, bare: str,
     with psycopg.connect(bare, autocommit=True) as connection:
         make_quote(connection)
         parsing.define(connection, FILTER)
+        subscribe_with_a_callback(connection)
     dump = tmp_path / "dump"
     subprocess.run(["pg_dump", "--format=custom", f"--file={dump}", bare], check=True)
     with psycopg.connect(bare_server.base, autocommit=True) as connection:
@@ -90,6 +99,14 @@ def test_a_dump_is_restored_with_what_was_parsed(bare_server: Server, bare: str,
     with psycopg.connect(restored, autocommit=True) as connection:
         assert deliver(connection, 150) == [(150,)]
         connection.execute("select pgps.seek('dear', 'earliest')")
+        connection.execute("update pgps_internal.installation set value = 'older' where key = 'code_digest'")
+    # An upgrade notes anew which functions callbacks name.
+    assert install.upgrade(restored).up_to_date
+    with psycopg.connect(restored, autocommit=True) as connection:
+        connection.execute('alter function "Noted"(numeric) rename to "Noted, too"')
+        connection.execute("call pgps.run_subscribers()")
+        query = "select callback from pgps_internal.subscription where name = 'noted'"
+        assert connection.execute(query.encode()).fetchone() == ('public."Noted, too"',)
     bare_server.drop("restored")
 
 

@@ -9,17 +9,19 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_parsed jsonb := pgps.parse_callback((functions_of_callback.subscription).callback);
+    -- The name as pgps.parse_callback has written it; PostgreSQL can read it by itself.
+    v_names text[] := parse_ident((functions_of_callback.subscription).callback);
+    v_name text := v_names[cardinality(v_names)];
 begin
     return query
     select p.oid from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-    where p.proname = v_parsed ->> 'name' and n.nspname = coalesce(v_parsed ->> 'schema', (
+    where p.proname = v_name and n.nspname = coalesce(v_names[cardinality(v_names) - 1], (
         -- The first schema of the path with such a function; functions of pg_catalog are never renamed.
         select (parse_ident(i.item))[1]
         from unnest(pgps_internal.path_items((functions_of_callback.subscription).environment ->> 'search_path'))
             with ordinality i(item, place)
         where exists (select from pg_proc f join pg_namespace s on s.oid = f.pronamespace
-            where f.proname = v_parsed ->> 'name' and s.nspname = (parse_ident(i.item))[1])
+            where f.proname = v_name and s.nspname = (parse_ident(i.item))[1])
         order by i.place limit 1));
 end
 $$;

@@ -14,9 +14,7 @@ as $$
     join pgps_internal.member m on m.type_id = t.type_id
     join pgps_internal.subscription s on s.subscription_id = m.subscription_id
     where s.filter is not null and t.type_id = coalesce(texts_in_use.type_id, t.type_id)
-    union
-    select 'parse_callback', jsonb_build_array(s.callback) from pgps_internal.subscription s
-    where s.callback is not null and texts_in_use.type_id is null
+    group by s.filter, t.name, a.names
 $$;
 comment on function pgps_internal.texts_in_use(integer) is
 'What subscriptions need the parser for again, when they are moved or altered; of an event type, null = of all';
