@@ -52,9 +52,8 @@ begin
         v_after := v_taken[cardinality(v_taken)].event_id;
         v_visible := pgps_internal.visible_ids(fetch_note.event_type, (fetch_note.client).owner,
             array(select r.event_id from unnest(v_taken) r));
-        execute 'select pgps_internal.unfold_' || (fetch_note.event_type).type_id || '($1, $2, $3, $4)'
-        using v_taken, v_visible, (fetch_note.event_type).name, fetch_note.broker into v_part;
-        v_messages := v_messages || pgps_internal.for_client((fetch_note.client).client_id, coalesce(v_part, '{}'));
+        v_part := pgps_internal.unfold_these(v_taken, fetch_note.event_type, v_visible, fetch_note.broker);
+        v_messages := v_messages || pgps_internal.for_client((fetch_note.client).client_id, v_part);
         exit when cardinality(v_messages) >= fetch_note.max_events;
     end loop;
     return pgps_internal.with_occurrence(array(

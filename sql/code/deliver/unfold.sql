@@ -2,6 +2,44 @@
 -- Locks: none.
 -- Writes: nothing.
 
+create or replace function pgps_internal.only_these(
+    handed_out pgps_internal.received[], type_id integer, event_ids bigint[]
+) returns pgps_internal.received[]
+language plpgsql stable
+as $$
+begin
+    -- IN (SELECT …), so that ids are hashed: an array would be searched from its start for each event.
+    return (select array_agg((r.batch_id, r.event_id, case when r.event_id in (select i from
+            unnest(only_these.event_ids) i) then only_these.type_id end, r.attempt)::pgps_internal.received
+            order by r.place)
+        from unnest(only_these.handed_out) with ordinality r(batch_id, event_id, type_id, attempt, place));
+end
+$$;
+comment on function pgps_internal.only_these(pgps_internal.received[], integer, bigint[]) is
+'What was handed out, without a type where it is not one of these events of the type: all keep their places';
+
+create or replace function pgps_internal.unfold_these(
+    handed_out pgps_internal.received[], event_type pgps_internal.event_type, event_ids bigint[], broker text
+) returns pgps_internal.message[]
+language plpgsql stable
+as $$
+declare
+    v_is_all boolean := unfold_these.event_ids is null
+        or cardinality(unfold_these.event_ids) = cardinality(unfold_these.handed_out);
+    v_messages pgps_internal.message[];
+begin
+    execute 'select pgps_internal.unfold_' || (unfold_these.event_type).type_id || '($1, $2, $3, $4)'
+    using case when v_is_all then unfold_these.handed_out
+            else pgps_internal.only_these(unfold_these.handed_out, (unfold_these.event_type).type_id,
+                unfold_these.event_ids) end,
+        case when not v_is_all then unfold_these.event_ids end, (unfold_these.event_type).name, unfold_these.broker
+    into v_messages;
+    return coalesce(v_messages, '{}');
+end
+$$;
+comment on function pgps_internal.unfold_these(pgps_internal.received[], pgps_internal.event_type, bigint[], text) is
+'Some events of a type (null: all) with their payload, at their places among what was handed out';
+
 create or replace function pgps_internal.unfold(
     handed_out pgps_internal.received[], subscription pgps_internal.subscription
 ) returns pgps_internal.message[]
@@ -10,7 +48,6 @@ as $$
 declare
     v_owner regrole := (unfold.subscription).owner;
     v_messages pgps_internal.message[];
-    v_part pgps_internal.message[];
     v_type pgps_internal.event_type;
     v_found record;
     v_ids bigint[];
@@ -27,8 +64,11 @@ begin
             v_ids := pgps_internal.visible_ids(v_type, v_owner,
                 array(select r.event_id from unnest(unfold.handed_out) r));
         end if;
-        execute 'select pgps_internal.unfold_' || v_found.type_id || '($1, $2, $3, $4)'
-        using unfold.handed_out, v_ids, v_found.name, v_found.broker into v_messages;
+        if v_ids is not null then
+            return pgps_internal.unfold_these(unfold.handed_out, v_type, v_ids, v_found.broker);
+        end if;
+        execute 'select pgps_internal.unfold_' || v_found.type_id || '($1, null, $2, $3)'
+        using unfold.handed_out, v_found.name, v_found.broker into v_messages;
         return coalesce(v_messages, '{}');
     end if;
     v_messages := '{}';
@@ -37,9 +77,8 @@ begin
     loop
         v_ids := pgps_internal.visible_ids(v_type, v_owner,
             array(select r.event_id from unnest(unfold.handed_out) r where r.type_id = v_type.type_id));
-        execute 'select pgps_internal.unfold_' || v_type.type_id || '($1, $2, $3, $4)'
-        using unfold.handed_out, v_ids, v_type.name, pgps_internal.broker_name() into v_part;
-        v_messages := v_messages || v_part;
+        v_messages := v_messages || pgps_internal.unfold_these(unfold.handed_out, v_type, v_ids,
+            pgps_internal.broker_name());
     end loop;
     return v_messages;
 end

@@ -40,6 +40,7 @@ begin
             v_first bigint := pgps_internal.log_segment(pgps_taken[1].event_id);
             v_last bigint := pgps_internal.log_segment(pgps_taken[cardinality(pgps_taken)].event_id);
         begin
+            -- pgps_ids: null = all, else of what was taken the others have no type (only_these).
             -- Common case: all events are in the segments of the first and the last one, and their statements in the
             -- same segments of the control queue. Setting up the scans of the others took longer than finding the
             -- events. Two comparisons, since a list behind IN would be built anew for each event.
@@ -49,7 +50,7 @@ begin
                 and (pgps_internal.log_segment(l.event_id) = v_first
                     or pgps_internal.log_segment(l.event_id) = v_last)
             cross join lateral ({statement_in_segments}) c
-            where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids));
+            where r.type_id = {type_id};
             if cardinality(v_messages) = coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 return v_messages;
             end if;
@@ -58,7 +59,7 @@ begin
             join {log} l on l.event_id = r.event_id
                 and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.event_id)
             left join lateral ({statement}) c on true
-            where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids));
+            where r.type_id = {type_id};
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 v_messages := coalesce(v_messages, '{}') || (
                     select array_agg((r.place, l.event_id, pgps_type,
@@ -67,7 +68,7 @@ begin
                         null, null, null)::pgps_internal.message)
                     from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
                     join {kept} l on l.event_id = r.event_id
-                    where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids))
+                    where r.type_id = {type_id}
                         and r.event_id not in (select (m).event_id from unnest(v_messages) m));
             end if;
             return v_messages;
