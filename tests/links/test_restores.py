@@ -183,3 +183,48 @@ async def _is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended.is_set()
+
+
+@pytest.mark.timeout(300)
+def test_an_idle_network_comes_to_rest_complete(fleet: Fleet) -> None:
+    """What a broker that was put back lacks comes from two brokers away, and nothing new is published to bring it."""
+    a, m = (fleet.broker(name, site=fleet.sites[0]) for name in "am")
+    f = fleet.broker("f", site=fleet.sites[1])
+    for member in (a, m, f):
+        make_type(member.admin, "tick")
+    for member in (m, f):
+        call(member.admin, "subscribe", "all", "tick", scope="global")
+    call(a.admin, "create_link", "to_m", m.dsn)
+    call(m.admin, "create_link", "to_f", f.dsn)
+    got: dict[str, list[int]] = {"f": [], "m": []}
+
+    def has(member: Member, newest: int) -> bool:
+        got[member.name] += [n for origin, n in received(member, "all") if origin == "a" and n]
+        return newest in got[member.name]
+
+    def arrives() -> bool:
+        publish(a.admin, "tick", 0)
+        return bool(received(f, "all"))
+
+    with served(a, m, f):
+        # What is published before the filters are in force is nobody's: the first that arrives says that they are.
+        wait_until(arrives, what="the filters are in force")
+    f.admin.close()
+    f.site.back_up()
+    f.reopen()
+    with served(a, m, f):
+        publish(a.admin, "tick", 1, 2, 3)
+        wait_until(lambda: has(f, 3), what="f has what came after its backup")
+    put_back(f)
+    got["f"].clear()
+    with served(a, m, f):
+        wait_until(partial(is_link, f, "blocked"), what="f sees that it was put back")
+        publish(a.admin, "tick", 4, 5, 6)
+        wait_until(lambda: has(m, 6), what="m goes on")
+        assert is_link(f, "blocked")
+        # From here on nobody publishes.
+        call(f.admin, "resume_links", "restored")
+        wait_until(lambda: has(f, 6), what="f has all of it")
+        wait_until(partial(is_link, f, "up"), what="f is up")
+    assert got == {"f": [1, 2, 3, 4, 5, 6], "m": [1, 2, 3, 4, 5, 6]}
+    assert fleet.differences() == []
