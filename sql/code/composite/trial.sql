@@ -248,16 +248,15 @@ begin
                 'type, does not satisfy the predicate, was published before, or has not been taken yet'
             else 'it is not held any more, or is not dispatched yet' end));
     end if;
+    select jsonb_build_array(jsonb_build_array('late', l.reason)) into v_lines from pgps_internal.composite_late l
+    where l.composite_id = v_composite.composite_id and l.event_id = v_id limit 1;
+    if found then
+        return v_lines;
+    end if;
     v_lines := pgps._try_step(v_job::text) -> 'lines';
     perform pgps_internal.forget_prepared(v_prepared);
     if v_lines = '[]' then
-        v_lines := jsonb_build_array(coalesce(
-            (select jsonb_build_array('late', l.reason) from pgps_internal.composite_late l
-                where l.composite_id = v_composite.composite_id and l.event_id = v_id limit 1),
-            jsonb_build_array('matched', 'no leaf: it comes from another source than a leaf asks for')));
-    end if;
-    if (select count(*) from jsonb_array_elements(v_job -> 'events') e where v_job ->> 'now' is null) > 0 then
-        v_lines := v_lines || '[["waits", "for the watermark"]]';
+        return '[["matched", "no leaf: it comes from another source than a leaf asks for"]]';
     end if;
     return v_lines;
 end

@@ -163,6 +163,9 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
     subject.heard = heard
     subject.idle_at = min(waiting) + job["idle_source"] + 1 if waiting else None
     most = max(latest.values(), default=0)
+    if not waiting and ordering.lateness:
+        # All are silent: what has come is taken, whatever may still come late.
+        most += ordering.lateness + 1
     return [Idle(origin, kind, most) for origin, kind in map(json.loads, sorted(gone))]
 
 

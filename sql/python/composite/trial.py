@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
 from composite.definition import Definition
@@ -44,10 +44,17 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
         if graph.ticking and not graph.frame.partitioned and job["began"] is not None:
             state.start(job["began"])
         _, found = detect(state, stream, job["now"] if graph.frame.time_basis == "arrival" else None)
+        if isinstance(state.step, TracedStep) and graph.frame.time_basis == "event" and job["now"] is not None:
+            # The broker may be further than the events tell: it waits for no source that is silent.
+            state.ordering.reach(job["now"])
+            detect(state, [], None)
         if not memo.asked:
             break
         memo.learn(queries.answers(job, memo.asked))
-    lines = state.step.lines if isinstance(state.step, TracedStep) else []
+    lines = []
+    if isinstance(state.step, TracedStep):
+        state.step.note_waiting(state.keys.values())
+        lines = state.step.lines
     return {"found": [tell_trial(definition, one) for one in found], "lines": lines}
 
 
@@ -153,6 +160,13 @@ class TracedStep(Step):
             for one in state.opened(node, slot)
             if self.concerns(one)
         }
+
+    def note_waiting(self, states: Iterable[KeyState]) -> None:
+        """Note that the event has come and is still to be put in order."""
+        waiting = [one for state in states for _, _, one in state.held if self.concerns(one)]
+        if waiting:
+            self.lines += [("matched", one[3].text) for one in waiting]
+            self.lines.append(("waits", "for the watermark"))
 
     def arrive(self, state: KeyState, point: int, events: list[Occurrence]) -> None:
         """Take an event, and note what opens and closes with it."""

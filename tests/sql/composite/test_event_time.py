@@ -67,6 +67,37 @@ def test_a_silent_source_holds_nothing_up(broker: psycopg.Connection, clock: Clo
     assert value(broker, "select late from pgps.composite_events where name = 'both'") == 0
 
 
+def test_one_silent_source_keeps_nothing_back(broker: psycopg.Connection, clock: Clock) -> None:
+    call(
+        broker, "create_composite_event", "it", "a (n > 0) x ; a (n > 0) y", time_basis="event", lateness="1 minute",
+        auditable=True,
+    )  # fmt: skip
+    publish(broker, "a", 2, "10:00:20")
+    publish(broker, "a", 1, "10:00:10")
+    # No leaf gets it, so it tells nothing of how far the source is.
+    publish(broker, "a", 0, "10:30")
+    ids = [row[0] for row in rows(broker, "select event_id from pgps_queue.a_log where n > 0 order by n")]
+    told = [rows(broker, "select * from pgps.explain_composite_event('it', %s)", [one]) for one in ids]
+    assert told == [[("matched", "a (n > 0) x"), ("waits", "for the watermark")]] * 2
+    clock.advance("10 minutes")
+    rows(broker, "select pgps.dispatch()")
+    assert pairs(broker) == [[1, 2]]
+    told = [rows(broker, "select * from pgps.explain_composite_event('it', %s)", [one]) for one in ids]
+    assert [[step for step, _ in one] for one in told] == [
+        ["matched", "opened", "paired", "detected", "replaced"],
+        ["matched", "paired", "detected", "opened"],
+    ]
+    # The source goes on where it was; what comes too late after all is told.
+    publish(broker, "a", 3, "10:00:15")
+    late = value(broker, "select max(event_id) from pgps_queue.a_log where n = 3")
+    why = ("late", "the watermark had passed its time")
+    assert rows(broker, "select * from pgps.explain_composite_event('it', %s)", [late]) == [why]
+    publish(broker, "a", 4, "10:40")
+    clock.advance("10 minutes")
+    rows(broker, "select pgps.dispatch()")
+    assert pairs(broker) == [[1, 2], [2, 4]]
+
+
 def test_a_clock_that_goes_back_is_held(broker: psycopg.Connection, clock: Clock) -> None:
     """By arrival time never decreases: nothing is lost or expires, and no tick fires twice."""
     clock.set("2026-03-01 12:00:00.5+00")
