@@ -73,7 +73,7 @@ begin
         where r.client_id = v_client.client_id
             and (v_name is null or r.event_name in (v_name, lower(v_name collate "C"))) and s.state = 'active'
     loop
-        perform pgps_internal.hold_subscription(v_registration.subscription_id);
+        perform pgps_internal.hold_subscription(v_registration.subscription_id, v_registration.event_name);
         v_upto := (pgps_internal.last_batch()).batch_id;
         v_found := case when v_next.registration_id = v_registration.registration_id then v_next
             else pgps_internal.next_occurrence(v_registration) end;

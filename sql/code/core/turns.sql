@@ -22,22 +22,25 @@ $$;
 comment on function pgps_internal.hold("char", bigint) is
 'Takes the turn of one thing of a kind; waits for the transaction that has it';
 
-create or replace function pgps_internal.hold_subscription(subscription_id bigint) returns void
+drop function if exists pgps_internal.hold_subscription(bigint);
+create or replace function pgps_internal.hold_subscription(subscription_id bigint, name text) returns void
 language plpgsql
 as $$
 begin
     perform from pgps_internal.subscription_turn t
         where t.subscription_id = hold_subscription.subscription_id for update;
     if not found then
-        raise exception 'subscription % does not exist any more', hold_subscription.subscription_id
+        raise exception 'subscription "%" does not exist any more', hold_subscription.name
         using errcode = '42704', hint = 'It was dropped just now; see pgps.subscriptions.';
     end if;
 end
 $$;
-comment on function pgps_internal.hold_subscription(bigint) is
+comment on function pgps_internal.hold_subscription(bigint, text) is
 'Takes the turn of the one consumer of a subscription; waits for the transaction that has it. Errors: 42704.';
 
-create or replace function pgps_internal.hold_unmoved(subscription_id bigint, position_id bigint) returns boolean
+drop function if exists pgps_internal.hold_unmoved(bigint, bigint);
+create or replace function pgps_internal.hold_unmoved(subscription_id bigint, position_id bigint, name text)
+returns boolean
 language plpgsql
 as $$
 declare
@@ -45,7 +48,7 @@ declare
 begin
     perform from pgps_internal.subscription_turn t where t.subscription_id = hold_unmoved.subscription_id for update;
     if not found then
-        perform pgps_internal.hold_subscription(hold_unmoved.subscription_id);
+        perform pgps_internal.hold_subscription(hold_unmoved.subscription_id, hold_unmoved.name);
     end if;
     -- Common case: nobody ever failed, which a sequence tells, or nobody has, which the size of the table tells.
     if pg_sequence_last_value('pgps_internal.failure_place_seq'::regclass) is not null
@@ -70,7 +73,7 @@ begin
         where p.subscription_id = hold_unmoved.subscription_id and p.position_id > hold_unmoved.position_id);
 end
 $$;
-comment on function pgps_internal.hold_unmoved(bigint, bigint) is
+comment on function pgps_internal.hold_unmoved(bigint, bigint, text) is
 'As hold_subscription; true when the subscription is still at this position and has no failures, so that the events that
 were found there are still the next ones';
 

@@ -38,7 +38,7 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform pgps_internal.require_read_committed();
     end if;
-    perform pgps_internal.hold_subscription(v_id);
+    perform pgps_internal.hold_subscription(v_id, (ack_position.subscription).name);
     v_position := pgps_internal.position_of(v_id);
     if v_position.consumer is distinct from ack_position.consumer then
         perform pgps_internal.require_consumer(ack_position.subscription, v_position, ack_position.consumer);
@@ -200,7 +200,7 @@ declare
     v_position pgps_internal.position;
     v_received pgps_internal.received[];
 begin
-    perform pgps_internal.hold_subscription(v_id);
+    perform pgps_internal.hold_subscription(v_id, (received_of.subscription).name);
     v_position := pgps_internal.position_of(v_id);
     perform pgps_internal.require_consumer(received_of.subscription, v_position, received_of.consumer);
     with wanted as materialized (

@@ -181,7 +181,7 @@ begin
     if args ->> 'filter' is null then
         return;
     end if;
-    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
+    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id, v_subscription.name);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
         -- Events that were shared out meanwhile could be taken before they are matched anew, and would come twice.
         perform pgps_internal.hold_members(v_id);
@@ -269,7 +269,7 @@ begin
     if v_owner = v_subscription.owner::oid then
         return;
     end if;
-    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
+    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id, v_subscription.name);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
         perform pgps_internal.hold_members(v_id);
     end if;

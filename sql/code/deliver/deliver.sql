@@ -130,7 +130,7 @@ begin
     if v_next is null and not (v_has_failures and pgps_internal.has_due(v_id)) then
         return v_due;
     end if;
-    if not pgps_internal.hold_unmoved(v_id, v_position.position_id) then
+    if not pgps_internal.hold_unmoved(v_id, v_position.position_id, (hand_out.subscription).name) then
         -- The position has moved meanwhile, or there are failures. Events put back come first: by putting them back the
         -- consumer has given up their order.
         v_position := pgps_internal.position_of(v_id);
@@ -191,7 +191,7 @@ begin
         or v_position.consumer is distinct from hold_back.consumer then
         return;
     end if;
-    perform pgps_internal.hold_subscription(v_id);
+    perform pgps_internal.hold_subscription(v_id, (hold_back.subscription).name);
     v_position := pgps_internal.position_of(v_id);
     update pgps_internal.failure f set state = 'retrying', due_at = pgps_internal.clock()
     where f.subscription_id = v_id and f.state = 'leased';

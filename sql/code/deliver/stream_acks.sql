@@ -17,7 +17,7 @@ declare
     v_acked bigint := 0;
 begin
     perform pgps_internal.require_read_committed();
-    perform pgps_internal.hold_subscription(v_id);
+    perform pgps_internal.hold_subscription(v_id, v_subscription.name);
     v_position := pgps_internal.position_of(v_id);
     if v_batch is null or v_event is null then
         raise exception 'the position to acknowledge of subscription "%" is null', v_subscription.name

@@ -224,7 +224,7 @@ begin
     if args ->> 'start' is null then
         raise exception 'the start is null' using errcode = '22023', hint = 'Use now, earliest, or an event id.';
     end if;
-    perform pgps_internal.hold_subscription(v_subscription.subscription_id);
+    perform pgps_internal.hold_subscription(v_subscription.subscription_id, v_subscription.name);
     -- Reading the position also keeps reclaim from the positions until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);
     perform pgps_internal.retire(v_subscription, false);

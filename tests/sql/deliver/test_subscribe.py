@@ -312,3 +312,30 @@ def test_a_callback_may_be_a_competing_consumer(admin: psycopg.Connection, tick:
         "select count(*) from pgps_internal.share s join pgps_internal.event_type t using (type_id) where t.name = %s"
     )
     assert value(admin, query, [tick]) == 0, "or its segments would be kept for ever"
+
+
+@pytest.mark.parametrize("what", ["receive", "take", "ack", "seek", "ack_stream"])
+def test_who_waits_for_the_end_of_a_subscription_is_told_its_name(
+    admin: psycopg.Connection, connect: Connect, own_database: str, name: Name, what: str
+) -> None:
+    connection = connect(dsn=own_database)
+    make_type(connection, "ended")
+    call(connection, "subscribe", "ended", "ended")
+    for _ in range(2):
+        publish(connection, "ended", 1)
+        rows(connection, "select pgps.dispatch()")
+        rows(connection, "select * from pgps.receive('ended', 1)")
+    statements = {
+        "receive": "select * from pgps.receive('ended')",
+        "take": "select * from pgps.take('ended')",
+        "ack": "select pgps.ack('ended')",
+        "seek": "select pgps.seek('ended', 'earliest')",
+        "ack_stream": "select pgps.ack_stream('ended', 1, 1)",
+    }
+    with connect(dsn=own_database, autocommit=False) as dropper:
+        call(dropper, "unsubscribe", "ended")
+        with (
+            refused("42704", 'subscription "ended" does not exist'),
+            meanwhile(admin, connection, lambda: rows(connection, statements[what])),
+        ):
+            dropper.commit()
