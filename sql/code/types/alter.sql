@@ -8,7 +8,7 @@ set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
-    v_drop text := args ->> 'drop';
+    v_drop text := case when args ->> 'drop' is not null then pgps_internal.fold(args ->> 'drop') end;
     v_used text;
 begin
     perform pgps_internal.require_admin(caller, 'alter event types');
@@ -51,6 +51,7 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
     v_add text := args ->> 'add';
+    v_drop text := case when args ->> 'drop' is not null then pgps_internal.fold(args ->> 'drop') end;
     v_relation text;
     v_scratch regclass;
 begin
@@ -74,13 +75,13 @@ begin
         end loop;
         execute format('drop table %s', v_scratch);
     end if;
-    if args ->> 'drop' is not null then
+    if v_drop is not null then
         -- The rule of an immediate type's entry table depends on the log's columns; build_endpoint creates both again.
         execute format('drop table if exists pgps_internal.%I', v_type.name || '_entry');
         foreach v_relation in array array[v_type.endpoint::text, v_type.log::text,
             format('pgps_internal.%I', v_type.name || '_kept'),
                 format('pgps_internal.%I', v_type.name || '_audit')] loop
-            execute format('alter table %s drop column %I', v_relation, args ->> 'drop');
+            execute format('alter table %s drop column %I', v_relation, v_drop);
         end loop;
     end if;
     perform pgps_internal.build_endpoint(v_type.type_id);
@@ -213,12 +214,12 @@ end
 $$;
 comment on function pgps.alter_event_type(text, text, text, interval, text) is
 'Adds or drops an attribute; events that wait in the queues are kept (in them an added attribute has its default, or
-null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter
-uses it; from then on an INSERT into the event type cannot have RETURNING. dedupe_retention: after how long the numbers
-of a producer that publishes no more are forgotten. time_attribute: the timestamptz by which composite events of the
-time basis event take the events in order; from then on it must not be null (23514); '''' = none. Locks the event type
-until the transaction ends. Needs pgps_admin. Errors: 42704, 42703, 42701, 42804, 23502, 2BP01, 42601, 0A000, 22023,
-42501, 42809 attributes of a composite event.';
+null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name, folded unless in double quotes;
+refused (2BP01) while a filter uses it; from then on an INSERT into the event type cannot have RETURNING.
+dedupe_retention: after how long the numbers of a producer that publishes no more are forgotten. time_attribute: the
+timestamptz by which composite events of the time basis event take the events in order; from then on it must not be null
+(23514); '''' = none. Locks the event type until the transaction ends. Needs pgps_admin. Errors: 42704, 42703, 42701,
+42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501, 42809 attributes of a composite event.';
 
 create or replace function pgps_internal.do_set_time_attribute(caller name, args jsonb) returns void
 language plpgsql

@@ -20,6 +20,7 @@ from tests.fix_broker import (
     sink,
     sunk,
     take,
+    value,
 )
 from tests.fix_db import Connect
 
@@ -86,6 +87,29 @@ def test_an_attribute_that_a_filter_uses_is_not_dropped(admin: psycopg.Connectio
     with refused("2BP01", subscription, "unsubscribe"):
         call(admin, "alter_event_type", made, drop_attribute="Big N")
     call(admin, "alter_event_type", made, drop_attribute="b")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "given"),
+    [("price", "PRICE"), ("vol", '"vol"'), ('"Sym"', '"Sym"'), ('"a ""b"""', '"a ""b"""'), ('"a b"', "a b")],
+)
+def test_an_attribute_to_be_dropped_is_named_as_in_sql(
+    admin: psycopg.Connection, name: Name, attribute: str, given: str
+) -> None:
+    made = name()
+    make_type(admin, made, f"n integer, {attribute} integer")
+    call(admin, "alter_event_type", made, drop_attribute=given)
+    left = value(admin, "select attributes from pgps.event_types where name = %s", [made])
+    assert [one["name"] for one in left] == ["n"]
+
+
+def test_without_quotes_no_capitals_are_meant_of_an_attribute_to_be_dropped(
+    admin: psycopg.Connection, name: Name
+) -> None:
+    made = name()
+    make_type(admin, made, 'n integer, "Sym" integer')
+    with refused("42703", '"sym"', "attributes of pgps.event_types"):
+        call(admin, "alter_event_type", made, drop_attribute="Sym")
 
 
 @pytest.mark.parametrize(
