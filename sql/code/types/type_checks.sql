@@ -8,14 +8,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_reserved text := (select a.name from pgps_internal.attributes_of(check_attribute_names.definition) a
-        where a.name ~ '^pgps_' or a.name in ('event_id', 'xid') limit 1);
+        where a.name ~ '^(pgps_|\$[0-9]+$)' or a.name in ('event_id', 'xid') limit 1);
 begin
     if v_reserved is not null then
         raise exception 'event type "%" has an attribute of the reserved name "%"', check_attribute_names.name,
             v_reserved
         using errcode = '42939',
-            hint = 'Every event has an event_id and an xid already, and names that begin with pgps_ belong to pgps: '
-            'choose another.';
+            hint = 'Every event has an event_id and an xid already, names that begin with pgps_ belong to pgps, and '
+            '$ with a number is a parameter: choose another.';
     end if;
 end
 $$;

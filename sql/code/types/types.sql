@@ -250,8 +250,9 @@ comment on function pgps.create_event_type(text, text, text, text, boolean, bool
 pgps_event.<name>. attributes: a column list as in CREATE TABLE, without LIKE and GENERATED; keys and exclusions, which
 are about more than one event, are not kept (WARNING). visibility: deferred or immediate. reliability: guaranteed or
 non-guaranteed (then unlogged). persistent: queues survive a crash. auditable: queues keep their events. handler: all,
-any or raiser. Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid or
-pgps_…, 42601 not a column list, 0A000 LIKE or GENERATED, 22023 bad argument, 42501, and those of CREATE TABLE.';
+any or raiser. Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid,
+pgps_… or $1, $2 …, 42601 not a column list, 0A000 LIKE or GENERATED, 22023 bad argument, 42501, and those of CREATE
+TABLE.';
 
 create or replace function pgps_internal.do_type_name(caller name, args jsonb) returns text
 language sql stable

@@ -52,3 +52,9 @@ def test_its_creator_may_advertise_it_again_and_sees_the_quota(
         rows(hers, "insert into pgps_event.it (starts_at) values (now())")
     shown = "select name from pgps.settings where name in ('composite_events_per_role', 'tick_interval', 'loopback')"
     assert sorted(name for (name,) in rows(hers, shown)) == ["composite_events_per_role", "tick_interval"]
+
+
+def test_an_attribute_of_a_composite_event_has_no_reserved_name(broker: psycopg.Connection) -> None:
+    for attribute in ("event_id", '"$1"', '"$12"'):
+        with refused("42939", f'"{attribute.strip(chr(34))}"', "choose another"):
+            create(broker, "quote a ; news b", attributes=f"{attribute} text = a.symbol")

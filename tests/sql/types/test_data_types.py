@@ -255,11 +255,13 @@ def test_an_attribute_that_has_the_name_of_another_ones_column_has_a_column_too(
 
 def test_an_attribute_of_a_reserved_name_is_refused(typed: psycopg.Connection) -> None:
     make_type(typed, "two")
-    for attribute in ("event_id", "xid", "pgps_x"):
-        with refused("42939", attribute):
-            call(typed, "create_event_type", "one", f"{attribute} text")
-        with refused("42939", attribute):
+    for attribute in ("event_id", "xid", "pgps_x", '"$1"', '"$2"', '"$10"'):
+        with refused("42939", f'"{attribute.strip(chr(34))}"', "choose another"):
+            call(typed, "create_event_type", "one", f"n integer, {attribute} text")
+        with refused("42939", f'"{attribute.strip(chr(34))}"', "choose another"):
             call(typed, "alter_event_type", "two", f"{attribute} text")
+    for attribute in ('"$"', '"$a"', '"a$1"', '"$1a"'):
+        call(typed, "alter_event_type", "two", f"{attribute} text")
 
 
 @pytest.mark.parametrize("collation", ['"C"', '"und-x-icu"'])
