@@ -42,6 +42,26 @@ as $$
 $$;
 comment on function pgps_internal.do_columns(name, jsonb) is 'See columns_for; for PUBLISH';
 
+create or replace function pgps_internal.require_rule_arguments(args jsonb) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if args ->> 'table_name' is null then
+        raise exception 'the table_name of rule "%" is null', args ->> 'name' using errcode = '22023',
+            hint = 'Give the table as in ''public.orders''.';
+    elsif args ->> 'attributes' is null then
+        raise exception 'the attributes of rule "%" are null', args ->> 'name' using errcode = '22023',
+            hint = 'Give an expression over new and old for each attribute: array[''new.symbol'', ''new.price''].';
+    elsif args -> 'attributes' @> '[null]' then
+        raise exception 'an expression in the attributes of rule "%" is null', args ->> 'name'
+        using errcode = '22023', hint = 'To publish a null, write it in the expression: ''null''.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_rule_arguments(jsonb) is
+'Raises 22023 when the table, the attributes or one of them is null';
+
 create or replace function pgps_internal.do_create_rule(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -51,10 +71,11 @@ declare
     v_name text := pgps_internal.check_name(args ->> 'name', 'rule');
     v_table regclass := (args ->> 'table_name')::oid;
     v_operations text[];
-    v_attributes text[] := array(select jsonb_array_elements_text(args -> 'attributes'));
+    v_attributes text[] := array(select jsonb_array_elements_text(nullif(args -> 'attributes', 'null')));
     v_columns text[];
     v_wrong text;
 begin
+    perform pgps_internal.require_rule_arguments(args);
     select array_agg(distinct upper(o)) into v_operations
     from regexp_split_to_table(trim(both ' {}' from args ->> 'operations'), '(\s*[,|]\s*)|(\s+or\s+)|\s+', 'i') o
         where o <> '';
