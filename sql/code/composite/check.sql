@@ -75,7 +75,8 @@ begin
         v_hint := pg_catalog.format('Cast it: %I %s = (%s)::%2$s', _check_part.part ->> 'name', _check_part.target,
             _check_part.part ->> 'given');
     end if;
-    perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), pgps._hint_for(v_state,
+    perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''),
+        pgps._hint_for(nullif(v_state, '0A000'),
         pgps._alias_columns(_check_part.parsed), case when _check_part.target is null
             then 'A filter is one condition over the aliases: b.price > a.price and b.symbol = ''A''; an alias that '
                 'stands for a set is in an aggregate.'

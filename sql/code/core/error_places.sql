@@ -28,7 +28,7 @@ begin atomic
             then 'It is evaluated with your rights: ask the owner to grant what is missing.'
         when _hint_for.sqlstate in ('42804', '42846') then _hint_for.wanted
         when left(_hint_for.sqlstate, 2) = '22' then 'Write the constant as its type wants it.'
-        when left(_hint_for.sqlstate, 2) = '42' then _hint_for.wanted
+        when left(_hint_for.sqlstate, 2) in ('42', '0A') then _hint_for.wanted
     end;
 end;
 comment on function pgps._hint_for(text, text, text) is

@@ -69,7 +69,8 @@ begin
     v_query := pg_catalog.format(E'explain select 1 from %s where (%s\n)', v_endpoint, check_filter.filter);
     begin
         execute v_query;
-    exception when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name then
+    exception when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name
+            or feature_not_supported then
         get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
             v_hint = pg_exception_hint;
         perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), pgps._hint_for(v_state,

@@ -250,6 +250,7 @@ def test_a_subscription_whose_owner_was_dropped_says_so_and_an_administrator_end
         ("n > true", "42883", 3, "explicit type casts"),
         ("n in (select m from no_such.t)", "42P01", 21, "schema"),
         ("n::no_such > 1", "42704", 4, "schema"),
+        ("generate_series(1, 2) = 1", "0A000", 1, "A filter is one condition"),
         ("word = 'é' and n = 'x'", "22P02", 20, "constant"),
     ],
 )
