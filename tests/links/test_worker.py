@@ -64,10 +64,16 @@ def test_what_comes_while_a_small_batch_is_received_is_asked_for_meanwhile(broke
     call(a.admin, "create_link", "to_b", b.dsn)
     subscribed(a, b)
     packed = "select count(*) from pgps_internal.shipment where kind = 'data'"
+    looked = """
+        select count(*) from pg_stat_activity a where a.datname = current_database() and a.state = 'idle'
+            and a.query like 'select pgps.link_next%' and a.query_start > (
+                select max(s.created_at) from pgps_internal.shipment s where s.kind = 'data')
+        """
     with psycopg.connect(b.dsn) as receiver:
         receiver.execute("lock table pgps_internal.turn in exclusive mode")
         publish(a.admin, "tick", 1)
         wait_until(lambda: table_waiters(b.admin, "pgps_internal.turn"), what="the first is being received")
+        wait_until(lambda: value(a.admin, looked), what="nothing else was found")
         publish(a.admin, "tick", 2)
         wait_until(lambda: value(a.admin, packed) == 2, what="the second has been asked for")
     assert arrived(b, "all", 2) == [1, 2]

@@ -1,4 +1,4 @@
-"""The request to leave, and waits that end when it comes."""
+"""Waits that somebody else cuts short, and the request to leave, which cuts short all that take note of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
-__all__ = ["Stop"]
+__all__ = ["Stop", "Waits"]
+
+
+class Waits:
+    """Waits that change nothing and are cut short together: what waits sees a cancellation, and goes on behind it."""
+
+    def __init__(self) -> None:
+        self._scopes: set[asyncio.Timeout] = set()
+
+    def cut(self) -> None:
+        """End the waits that there are."""
+        now = asyncio.get_running_loop().time()
+        for scope in self._scopes:
+            scope.reschedule(now)
+
+    @contextlib.asynccontextmanager
+    async def cuts_short(self, *, at_once: bool = False) -> AsyncIterator[None]:
+        """Cancel the wait inside when it is cut, or `at_once`, and go on behind the block."""
+        scope = asyncio.timeout(0 if at_once else None)
+        self._scopes.add(scope)
+        try:
+            async with scope:
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        finally:
+            self._scopes.discard(scope)
 
 
 class Stop:
@@ -17,7 +45,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self._waits: set[asyncio.Timeout] = set()
+        self._waits = Waits()
         self._callbacks: list[Callable[[], None]] = []
 
     @property
@@ -32,9 +60,7 @@ class Stop:
         self._event.set()
         for callback in self._callbacks:
             callback()
-        now = asyncio.get_running_loop().time()
-        for wait in self._waits:
-            wait.reschedule(now)
+        self._waits.cut()
 
     def then(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when the request comes, or now if it has come."""
@@ -61,19 +87,6 @@ class Stop:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
 
-    @contextlib.asynccontextmanager
-    async def cuts_short(self) -> AsyncIterator[None]:
-        """Cancel the wait inside when the request comes, and go on behind the block.
-
-        Only for waits that change nothing: what is inside sees a cancellation.
-        """
-        scope = asyncio.timeout(0 if self.requested else None)
-        self._waits.add(scope)
-        try:
-            async with scope:
-                yield
-        except TimeoutError:
-            if not scope.expired():
-                raise
-        finally:
-            self._waits.discard(scope)
+    def cuts_short(self) -> AbstractAsyncContextManager[None]:
+        """Cancel the wait inside when the request comes, and go on behind the block; see Waits."""
+        return self._waits.cuts_short(at_once=self.requested)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pgps_worker.stop import Waits
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
 
 __all__ = ["Buffer"]
 
@@ -23,6 +28,12 @@ class Buffer(Generic[T]):
     _bytes: int = 0
     _open: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _waits: Waits = field(default_factory=Waits)
+
+    @property
+    def is_drained(self) -> bool:
+        """True when everything that was put has been dealt with."""
+        return not self._open
 
     async def put(self, part: T, size: int = 0) -> None:
         """Add a part of so many bytes when there is room; a part larger than the buffer waits until it is empty."""
@@ -47,8 +58,14 @@ class Buffer(Generic[T]):
         async with self._changed:
             self._open -= 1
             self._changed.notify_all()
+        if self.is_drained:
+            self._waits.cut()
 
     async def drained(self, *, but: int = 0) -> None:
         """Return when everything that was put has been dealt with, except `but` parts."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._open <= but)
+
+    def cuts_short(self) -> AbstractAsyncContextManager[None]:
+        """Cancel the wait inside when everything that was put has been dealt with, and go on behind the block."""
+        return self._waits.cuts_short(at_once=self.is_drained)

@@ -161,9 +161,9 @@ class Pump:
                 await self._read_events(batch)
                 after = batch.upto
             if batch.is_empty or batch.events < asked:
-                # While a small batch is received, the next one is read. Reading further ahead would only make the
-                # batches smaller.
-                await self._buffer.drained(but=1 if batch.is_small and not batch.is_empty else 0)
+                # While a small batch is received, the next one is read, when there is one. Reading further ahead would
+                # only make the batches smaller.
+                await self._buffer.drained(but=1 if batch.is_small else 0)
             told_more = await self._pause(batch, confirmed)
             # The regular look at the other side must take place during a long backlog, too.
             refresh = told_more or time.monotonic() - beat > HEARTBEAT
@@ -171,6 +171,10 @@ class Pump:
 
     async def _pause(self, batch: calls.Batch, confirmed: int) -> bool:
         """Wait while there is nothing to ask for; return whether there may be more to tell than events."""
+        if batch.is_empty and not self._buffer.is_drained:
+            # There may be more before what is being received is there, which is then confirmed.
+            async with self._buffer.cuts_short():
+                return calls.LINK_CHANNEL in await self._wait(HEARTBEAT)
         if self._begins_again:
             return False
         if batch.is_empty and confirmed == self.last:
