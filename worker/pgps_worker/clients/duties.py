@@ -39,8 +39,9 @@ class Duties:
         """Look until asked to stop."""
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
             await self._listen(connection)
-            self.vitals.up(self.name)
+            # What comes from here on and reaches nobody is noticed; only then is the worker ready.
             since, due = await calls.retry_direct(connection, None), 0.0
+            self.vitals.up(self.name)
             while not self.stop.requested:
                 confirmed = await calls.raise_confirming(connection)
                 if confirmed.done:
