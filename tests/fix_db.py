@@ -210,17 +210,19 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 60.0, what: 
 
 
 def notifications(connection: psycopg.Connection) -> list[psycopg.Notify]:
-    """Return what the connection has been notified of and has not read: all that was committed before this call.
+    """Return what the connection has been notified of and has not read: at least what was committed before this call.
 
-    Nothing is waited for but an own notification, which comes last: they arrive in the order of their commits.
+    Nothing is waited for but an own notification, which comes behind them: they arrive in the order of their commits.
+    What is committed meanwhile may come together with it, and behind it.
     """
+    own = "pgps_test_last"
     connection.execute("listen pgps_test_last")
     connection.execute("notify pgps_test_last")
     found: list[psycopg.Notify] = []
-    while not found or found[-1].channel != "pgps_test_last":
+    while all(one.channel != own for one in found):
         found += connection.notifies(timeout=60, stop_after=1)
     connection.execute("unlisten pgps_test_last")
-    return found[:-1]
+    return [one for one in found if one.channel != own]
 
 
 def lock_waiters(connection: psycopg.Connection, number: int) -> list[int]:
