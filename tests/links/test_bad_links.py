@@ -77,8 +77,8 @@ def test_each_bad_link_says_what_is_wrong_and_what_to_do_and_the_good_one_carrie
     bad: tuple[Broker, Broker, dict[str, str]],
 ) -> None:
     a, b, conninfos = bad
-    make_type(a.admin, "tick")
-    make_type(b.admin, "tick", "n integer check (n <> 13)")
+    make_type(a.admin, "tick", "n integer, s text default 'kept'")
+    make_type(b.admin, "tick", "n integer check (n <> 13), s text")
     call(a.admin, "create_link", "good", b.dsn)
     malformed = conninfos["syntax"]
     with refused("22023", "syntax"):
@@ -118,7 +118,8 @@ def test_each_bad_link_says_what_is_wrong_and_what_to_do_and_the_good_one_carrie
         waiting = "select depth from pgps.subscriptions where name = 'all'"
         wait_until(lambda: value(b.admin, waiting) == 2, what="two arrive")
         assert [n for _, n in received(b, "all")] == [12, 14]
-        assert rows(b.admin, "select subscription, state from pgps.exceptions") == [("link a", "refused")]
+        exceptions = rows(b.admin, "select subscription, state, payload from pgps.exceptions")
+        assert exceptions == [("link a", "refused", {"n": 13, "s": "kept"})]
         # The worker counts when the other side has them.
         wait_until(lambda: vitals.link("good").out.events == 3, what="the worker has counted them")
         assert vitals.link("good").out.bytes > 0

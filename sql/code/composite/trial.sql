@@ -76,7 +76,7 @@ begin
                 select %1$s.pgps_event_id, %1$s.pgps_xid, (%1$s.pgps_statement).origin as pgps_origin,
                     (extract(epoch from (%1$s.pgps_statement).published_at) * 1000000)::bigint as pgps_published,
                     (%1$s.pgps_statement).published_at as pgps_at,
-                    (pg_catalog.to_jsonb(%1$s) - 'pgps_event_id' - 'pgps_slot' - 'pgps_xid' - 'pgps_statement')::text
+                    (pg_catalog.to_jsonb(%1$s.*) - 'pgps_event_id' - 'pgps_slot' - 'pgps_xid' - 'pgps_statement')::text
                         as pgps_payload,
                     %2$s as pgps_time, %3$s
                 from pgps_entry.log_%4$s as %1$s where (%5$s
@@ -169,7 +169,7 @@ begin
         return;
     end if;
     return query execute pg_catalog.format($query$
-        select (pg_catalog.to_jsonb(m) - 'pgps_n') || (f.x - 'bound' - 'constituents')
+        select (pg_catalog.to_jsonb(m.*) - 'pgps_n') || (f.x - 'bound' - 'constituents')
             || pg_catalog.jsonb_build_object('constituents', (f.x ->> 'constituents')::jsonb)
         from pg_catalog.jsonb_array_elements($2) with ordinality f(x, n) join (%s) m on m.pgps_n = f.n order by f.n
         $query$, pgps._write_attributes(v_parsed))

@@ -108,6 +108,19 @@ comment on function pgps_internal.write_answer(jsonb) is
 'Writes the part of pgps_queue.<type>_receive that returns the rows of the runs in pgps_taken, by the query that they
 need';
 
+create or replace function pgps_internal.arguments_beside(endpoint regclass, arguments text[]) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_object_agg(u.name, case when exists (
+            select from pgps_internal.attributes_of(arguments_beside.endpoint) a where a.name = u.name)
+        then 'pgps_' || u.name else u.name end)
+    from unnest(arguments_beside.arguments) u(name)
+$$;
+comment on function pgps_internal.arguments_beside(regclass, text[]) is
+'Names for the arguments of a function whose result has the attributes of an event type as columns: as they are, or with
+pgps_ in front where an attribute has that name';
+
 create or replace function pgps_internal.write_receive(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
 language plpgsql stable
@@ -115,7 +128,7 @@ set search_path = pg_catalog, pg_temp
 as $write$
 begin
     return pgps_internal.write_function('pgps_queue.{receive}',
-        $head$(subscriptions text[], max_events integer = 1000, consumer text = null)
+        $head$({subscriptions} text[], {max_events} integer = 1000, {consumer} text = null)
         returns table (pgps_event_id bigint, pgps_published_at timestamptz, pgps_publisher name, pgps_xid bigint,
             pgps_origin text,
             pgps_attempt integer, pgps_places text{columns})
@@ -153,6 +166,8 @@ begin
             || jsonb_build_object('receive', quote_ident((write_receive.event_type).name || '_receive'),
             'columns', coalesce((select string_agg(format(', %I %s', a.name, a.type), '')
                 from pgps_internal.attributes_of((write_receive.event_type).endpoint) a), ''))
+            || pgps_internal.arguments_beside((write_receive.event_type).endpoint,
+                '{subscriptions,max_events,consumer}')
             || jsonb_build_object('answer', pgps_internal.write_answer(write_receive.names)),
         comment => 'The next events of subscriptions to this type as pgps.receive gives them, the attributes as '
             'columns. Subscriptions that are at the same place

@@ -41,7 +41,7 @@ begin
         insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, type_id, origin_id, origin_batch,
             origin_event, payload, published_at, sqlstate, error)
         select ($1).neighbour_id, ($1).name, ($1).role, $2, o.origin_id, (i.value ->> 'upto')::bigint, s.pgps_event,
-            to_jsonb(s) - '{pgps_id,pgps_item,pgps_event}'::text[], (r.value ->> 'published_at')::timestamptz, $3, $4
+            to_jsonb(s.*) - '{pgps_id,pgps_item,pgps_event}'::text[], (r.value ->> 'published_at')::timestamptz, $3, $4
         from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> 'items') i, jsonb_array_elements($6) r,
             pgps_internal.origin o
         where s.pgps_id = $7 and r.value -> 'lseq' = i.value -> 'lseq' and $7 <@ (r.value ->> 'ids')::int8multirange

@@ -48,6 +48,16 @@ def test_a_trial_finds_what_the_definition_would(broker: psycopg.Connection) -> 
     assert published == [("A", "1.50"), ("A", "0.50")]
 
 
+def test_an_attribute_may_have_the_name_of_its_type_or_of_what_a_trial_names_itself(broker: psycopg.Connection) -> None:
+    make_type(broker, "price", "price numeric, m text")
+    rows(broker, "insert into pgps_event.price values (1, 'x'), (2, 'y')")
+    rows(broker, "select pgps.dispatch()")
+    trial = "pgps.try_composite_event('price a ; price b', attributes => 'm text = b.m')"
+    ((said, parts),) = rows(broker, f"select o -> 'm', o -> 'constituents' from {trial} o")
+    assert said == "y"
+    assert [part["payload"] for part in parts] == [{"price": 1, "m": "x"}, {"price": 2, "m": "y"}]
+
+
 def test_a_trial_sees_what_its_caller_may_see(
     broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
 ) -> None:

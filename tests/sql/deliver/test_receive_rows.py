@@ -41,6 +41,21 @@ def same(connection: psycopg.Connection, kind: str, name: str, most: int = 1000)
     return [row[1] for row in found]
 
 
+def test_an_attribute_may_have_the_name_of_an_argument(admin: psycopg.Connection, name: Name) -> None:
+    made, mine = name(), name()
+    make_type(admin, made, "n integer, consumer text, subscriptions text")
+    call(admin, "subscribe", mine, made)
+    rows(admin, f"insert into pgps_event.{made} values (1, 'Ann', 'two')")
+    call(admin, "alter_event_type", made, add_attribute="max_events integer default 7")
+    call(admin, "dispatch")
+    found = f"select consumer, subscriptions, max_events from pgps_queue.{made}_receive(%s, 10)"
+    assert rows(admin, found, [[mine]]) == [("Ann", "two", 7)]
+    # An argument keeps its name where no attribute has it.
+    call(admin, "alter_event_type", made, drop_attribute="consumer")
+    named = "pgps_subscriptions => %s, pgps_max_events => 10, consumer => 'me'"
+    assert rows(admin, f"select n from pgps_queue.{made}_receive({named})", [[mine]]) == [(1,)]
+
+
 @pytest.fixture
 def kind(admin: psycopg.Connection, name: Name) -> str:
     made = name()
