@@ -321,9 +321,9 @@ Errors: 42704 network, 42501.';
 create or replace function pgps_internal.are_keys(keys jsonb) returns boolean
 language sql stable
 as $$
-    -- Without SET and without sub-selects, as is_message.
+    -- Without SET and without sub-selects, as is_message. Strict: a lax filter takes an array for what is in it.
     select case coalesce(jsonb_typeof(are_keys.keys), 'null') when 'null' then true
-        when 'object' then not are_keys.keys @? '$.* ? (@.type() != "number")'
+        when 'object' then not are_keys.keys @? 'strict $.* ? (@.type() != "number")'
             and jsonb_array_length(jsonb_path_query_array(are_keys.keys, '$.*')) <= 9
             and pg_column_size(are_keys.keys) <= 2000
         else false end
@@ -341,7 +341,7 @@ as $$
         and jsonb_typeof(item -> 'entry') = 'number' and (item ->> 'entry') ~ '^\d{1,9}$'
         and pgps_internal.are_keys(item -> 'keys')
         and case coalesce(jsonb_typeof(item -> 'keywords'), 'null') when 'null' then true
-            when 'array' then not (item -> 'keywords') @? '$[*] ? (@.type() != "string")'
+            when 'array' then not (item -> 'keywords') @? 'strict $[*] ? (@.type() != "string")'
             else false end
         and (pg_column_size(item) <= 16000
             or coalesce(pg_column_size(item -> 'keywords') <= 1000000, true) and pgps._is_readable(item -> 'message'))

@@ -52,10 +52,10 @@ as $write$
             and case when s.owner = o.publisher then true when o.publisher = any (s.spoolers) then true
                 else pgps._uses_role(current_user, s.owner || s.spoolers) end
             and (pg_column_size(n.message #> '{}') <= 16000 or pgps._is_readable(n.message))
-            -- One to nine numbers; other keys may still be in order (see pgps_internal.are_keys).
+            -- One to nine numbers; other keys may still be in order (see pgps_internal.are_keys, also for strict).
             and (n.keys is null or pg_column_size(n.keys #> '{}') <= 2000
                 and jsonb_path_query_array(n.keys, 'strict $.*', '{}', true)
-                @@ '$.size() >= 1 && $.size() <= 9 && !exists($[*] ? (@.type() <> "number"))')
+                @@ 'strict $.size() >= 1 && $.size() <= 9 && !exists($[*] ? (@.type() <> "number"))')
             and case when n.keywords is null then true else pgps._are_keywords(n.keywords) end
         returning null::text, entry, message, keys, keywords, expires, event_id$rule$,
         (write_spooling.event_type).type_id, (write_spooling.event_type).log), null, null)::pgps_internal.piece

@@ -214,8 +214,11 @@ def test_the_sender_is_a_role_of_the_caller_and_the_spooler_the_caller(
         ({"keys": {f"k{n}": n for n in range(10)}}, "10 numeric keys"),
         ({"keys": {"a": "1"}}, 'key "a"'),
         ({"keys": {"a": None}}, 'key "a"'),
+        ({"keys": {"a": [1]}}, 'key "a"'),
+        ({"keys": {"a": []}}, 'key "a"'),
         ({"keys": [1]}, "keys"),
         ({"keywords": ["a", None]}, "keywords"),
+        ({"keywords": [["a"]]}, "keywords"),
         ({"ordering": "lbcast"}, "lbcast"),
     ],
 )
