@@ -86,18 +86,21 @@ as $$
 declare
     v_gap pgps_internal.spool_gap;
 begin
-    -- The oldest are dropped, so nothing lies between the gaps but what is gone: to a member they are one. What a
-    -- gap that is newer than the standing has dropped is handed out, and told the next time: otherwise it would come
-    -- before the gap, and a small portion would end with it, so that nobody were told of the older ones.
+    -- The oldest are dropped, so nothing lies between the gaps but what is gone: to a member they are one. A gap that
+    -- is newer than the standing (its last message was there) is told the next time, and its messages are handed out:
+    -- otherwise they would come before it, and a small portion would end with it, so that nobody were told of the
+    -- older ones. Not even the part of it that was gone before: acknowledged is all of a gap, also what is handed out.
     if not (gap_of.reach).is_whole then
-        select max(g.gap_id), min(lower(t.told)), max(upper(t.told)) - 1, max(g.noted_at)
+        -- The id is that of the gap with which the told one ends, so that who acknowledges it has all of it.
+        select (array_agg(g.gap_id order by g.last_seqn desc))[1], min(lower(t.told)), max(upper(t.told)) - 1,
+            max(g.noted_at)
         into v_gap.gap_id, v_gap.first_seqn, v_gap.last_seqn, v_gap.noted_at
         from pgps_internal.spool_gap g
         cross join lateral (select (int8multirange(int8range(g.first_seqn, g.last_seqn, '[]')
             * int8range(gap_of.after_seqn, null, '()') * int8range(null, gap_of.upto, '(]')) - gap_of.skip)
             * (gap_of.reach).emptied as told) t
         where g.spool_id = (gap_of.reach).spool_id and g.reason = 'limit' and g.last_seqn > gap_of.after_seqn
-            and g.first_seqn <= gap_of.upto and not isempty(t.told);
+            and g.first_seqn <= gap_of.upto and g.last_seqn <@ (gap_of.reach).emptied and not isempty(t.told);
     end if;
     return v_gap;
 end

@@ -324,3 +324,46 @@ def test_what_is_dropped_while_a_member_receives_is_not_told_before_it_is_gone(
     assert member.received(1) == [(5, {"gap": [1, 5]}, False)]
     assert member.ack(first) == 1
     assert member.received() == [(6, 6, False), (7, 7, False), (8, 8, False)]
+
+
+def test_a_gap_that_is_not_known_yet_is_not_told_in_part(spool: Spool, join: Join, connect: Connect) -> None:
+    call(spool.connection, "spool_advise", spool.name, max_messages=3, on_limit="drop_oldest")
+    member = join()
+    spool.spool(1, 2, 3, 4)
+    spool.pointer(2)
+    # What is discarded here, 2, will lie within the next gap: the message at the front goes first, then 3 and 4.
+    call(spool.connection, "prepend_and_discard", spool.name, 1, '"front"')
+    spool.dispatch()
+    assert member.received() == [(1, {"gap": [1, 1]}, False), (3, 3, False), (4, 4, False)]
+    assert member.ack(member.ids()[0]) == 1
+    for n in range(5, 8):
+        call(spool.connection, "spool", spool.name, 1, str(n))
+    found: list[Any] = []
+    with connect(autocommit=False) as holder:
+        rows(holder, "lock table pgps_internal.spool_cancelled in access exclusive mode")
+        query = "select seqn, id from pgps.receive_spooled(%s, %s, 2)"
+        with meanwhile(
+            spool.connection,
+            member.connection,
+            lambda: found.extend(rows(member.connection, query, [spool.name, member.name])),
+        ):
+            rows(holder, "select pgps.dispatch()")
+            holder.commit()
+    assert [*spool.contents()] == [5, 6, 7]
+    # Each delivery is acknowledged up to itself, whatever was dropped while it was handed out.
+    assert [member.ack(delivery) for _, delivery in found] == [1] * len(found)
+    assert [seqn for seqn, _ in found] == [3, 4]
+    assert member.received() == [(5, 5, False), (6, 6, False), (7, 7, False)]
+
+
+def test_a_gap_put_together_of_several_is_acknowledged_as_a_whole(spool: Spool, join: Join) -> None:
+    call(spool.connection, "spool_advise", spool.name, max_messages=3, on_limit="drop_oldest")
+    spool.spool(1, 2, 3, 4, 5)
+    call(spool.connection, "prepend_and_discard", spool.name, 1, '"front"')
+    spool.dispatch()
+    member = join(replay=True)
+    # The message at the front was dropped last, and is the first in the gap.
+    rest = [(3, 3, False), (4, 4, False), (5, 5, False)]
+    assert member.received() == [(0, {"replay": "ended"}, False), (2, {"gap": [-1, 2]}, False), *rest]
+    assert member.ack(member.ids()[1]) == 2
+    assert member.received() == rest
