@@ -14,9 +14,9 @@ declare
     v_state pgps_internal.spool_state := replay_of.state;
     v_replay pgps_internal.spool_replay;
 begin
-    -- What is prepended later is no part of it.
+    -- What is prepended later is no part of it, nor new afterwards.
     v_replay.first_seqn := greatest(v_state.checkpoint_pointer, v_state.lowest);
-    v_replay.start := coalesce(v_state.replay_pointer, -9223372036854775808);
+    v_replay.start := coalesce(v_state.replay_pointer, v_state.lowest - 1);
     -- Below the first when the replay pointer is before everything that is there: nothing is repeated then.
     v_replay.last_seqn := case when v_state.replay_pointer is null then v_replay.start
         else greatest(v_state.checkpoint_pointer, v_state.replay_pointer) end;

@@ -291,3 +291,18 @@ def test_a_pattern_is_read_with_the_callers_settings_and_kept_without(spool: Spo
     finally:
         spool.connection.execute("reset datestyle")
         spool.connection.execute("reset timezone")
+
+
+def test_a_checkpoint_that_is_put_at_the_front_later_is_not_new(spool: Spool, join: Join) -> None:
+    spool.spool(1)
+    spool.call("prepend_and_discard", 2, '"before"')
+    member = join(replay=True)
+    spool.call("prepend_and_discard", 2, '"later"')
+    spool.spool(2)
+    # Without a replay pointer all that is there comes as new, but a checkpoint is not played through.
+    assert [seqn for seqn, *_ in member.received()] == [0, -1, 1, 2]
+    assert member.ack() == 4
+    spool.call("prepend_and_discard", 2, '"much later"')
+    assert member.received() == []
+    member.join(replay=True)
+    assert [seqn for seqn, *_ in member.received()] == [0, -3, -2]
