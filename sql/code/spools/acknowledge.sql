@@ -146,8 +146,9 @@ begin
             - pgps_internal.checkpoints_between(v_spool, v_mark.checkpoints_upto, v_mark.seqn, v_place.seqn)))
             * (int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'))
                 + int8multirange(int8range(null, 0)));
-        v_mark.had := v_mark.had * int8multirange(int8range(
-            least(coalesce(v_state.replay_pointer, -9223372036854775808), v_place.seqn), null, '(]'));
+        v_mark.had := v_mark.had * (int8multirange(int8range(
+                least(coalesce(v_state.replay_pointer, -9223372036854775808), v_place.seqn), null, '(]'))
+            + int8multirange(int8range(null, 0)));
     end if;
     v_mark.phase := v_place.phase;
     v_mark.seqn := v_place.seqn;

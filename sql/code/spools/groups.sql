@@ -249,8 +249,9 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- What the replay pointer has passed was processed.
-    return somebody_had.seqn <= (pgps_internal.standing_of_spool(somebody_had.spool_id)).replay_pointer
+    -- What the replay pointer has passed was processed; it never passes what was put at the front.
+    return somebody_had.seqn > 0
+            and somebody_had.seqn <= (pgps_internal.standing_of_spool(somebody_had.spool_id)).replay_pointer
         or exists (select from pgps_internal.spool_member m cross join lateral pgps_internal.mark_of(m.member_id) k
             where m.spool_id = somebody_had.spool_id and somebody_had.seqn <@ k.had)
         or exists (select from pgps_internal.spool s join pgps_internal.network_contact c using (network_id)

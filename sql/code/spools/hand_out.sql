@@ -367,9 +367,13 @@ begin
         return;
     end if;
     if v_mark.phase = 'r' then
-        -- A checkpoint ahead of the replay pointer; the other messages of a replay have been processed before.
-        v_mark.had := v_mark.had + (select r.repeated from pgps_internal.spool_replay r
-            where r.replay_id = v_mark.replay_id);
+        -- A checkpoint ahead of the replay pointer, and what was put at the front; the other messages of a replay have
+        -- been processed before.
+        v_mark.had := v_mark.had + (select r.repeated + case v_mark.got_phase when 'r' then
+                int8multirange(int8range(v_mark.got_seqn, greatest(v_mark.got_seqn,
+                    case v_last.phase when 'r' then v_last.seqn else r.last_seqn end), '(]'))
+                * int8multirange(int8range(null, 0)) else '{}' end
+            from pgps_internal.spool_replay r where r.replay_id = v_mark.replay_id);
     end if;
     if v_last.phase = 'n' then
         v_from := case v_mark.got_phase when 'n' then v_mark.got_seqn

@@ -103,6 +103,9 @@ begin
         select l.event_id, l.verb, l.value, l.pattern
         from pgps_internal.pgps_spool_log l
         where l.spool_id = (apply_requests.spool).spool_id and l.verb <> 's' and l.event_id <@ apply_requests.ids
+            -- Who took a checkpoint back before it was dispatched keeps what it would have discarded, and the pointer.
+            and not (l.verb in ('c', 'p')
+                and exists (select from pgps_internal.spool_cancelled c where c.id = l.event_id))
         order by l.event_id
     loop
         case v_asked.verb

@@ -74,6 +74,7 @@ declare
 begin
     return query select l.event_id, l.verb, l.value, l.pattern from pgps_internal.pgps_spool_log l
     where l.spool_id = asked_of.spool_id and l.verb <> 's' and l.verb in ('r', 'k', 'd', 'c', 'p')
+        and not exists (select from pgps_internal.spool_cancelled c where c.id = l.event_id)
         and (v_last.batch_id is null or l.xid >= pg_snapshot_xmin(v_last.previous)
             and not pgps_internal.is_dispatched(l.xid, l.event_id, v_last));
 end

@@ -112,6 +112,7 @@ class Model:
 
     def dispatch(self) -> None:
         ready = sorted(a for a in self.asked if a[1] is None)
+        cancelled = self.cancelled()
         self.asked = [a for a in self.asked if a[1] is not None]
         for _, _, verb, arguments in ready:
             if verb == "pointer":
@@ -124,6 +125,8 @@ class Model:
                 self.settle(*arguments)
             elif verb == "cancel":
                 self.messages = {n: m for n, m in self.messages.items() if m.request != arguments}
+            elif arguments[1].request in cancelled:
+                self.number(arguments[0])
             else:
                 self.keep(*arguments)
         if ready:
@@ -132,14 +135,21 @@ class Model:
     def keep(self, kind: str, message: Message, pattern: Pattern) -> None:
         if kind != "append":
             self.remove(pattern)
-        if kind == "prepend":
-            message.seqn = self.lowest = self.lowest - 1
-        else:
-            message.seqn = self.last = self.last + 1
+        message.seqn = self.number(kind)
         self.messages[message.seqn] = message
         if message.checkpoint:
             self.checkpoint = message.seqn
             self.checkpoints.add(message.seqn)
+
+    def number(self, kind: str) -> int:
+        if kind == "prepend":
+            self.lowest -= 1
+            return self.lowest
+        self.last += 1
+        return self.last
+
+    def cancelled(self) -> set[int]:
+        return {arguments for _, who, verb, arguments in self.asked if verb == "cancel" and who is None}
 
     def drop_oldest(self) -> None:
         if self.limit is not None and len(self.messages) > self.limit:
@@ -154,7 +164,7 @@ class Model:
     def replayed(self, pattern: Pattern) -> Replay:
         first = self.lowest if self.checkpoint is None else max(self.checkpoint, self.lowest)
         if self.pointer is None:
-            return Replay([], first, LOW, LOW, self.last)
+            return Replay([], first, self.lowest - 1, self.lowest - 1, self.last)
         last = self.pointer if self.checkpoint is None else max(self.checkpoint, self.pointer)
         found = [m for m in self.messages.values() if first <= m.seqn <= last and matches(m, pattern)]
         return Replay(sorted(found, key=lambda m: m.seqn), first, last, self.pointer)
@@ -174,8 +184,10 @@ class Model:
     def waits(self) -> bool:
         """Whether the spool was asked for something that changes what a replay repeats, and is not dispatched."""
         changing = ("pointer", "checkpoint_pointer", "discard")
+        cancelled = self.cancelled()
         return any(
-            who is None and (verb in changing or (verb == "message" and a[1].checkpoint))
+            who is None
+            and (verb in changing or (verb == "message" and a[1].checkpoint and a[1].request not in cancelled))
             for _, who, verb, a in self.asked
         )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from psycopg.types.json import Jsonb
+
 from tests.fix_broker import call, meanwhile
 from tests.fix_db import Connect
 from tests.fix_spools import Spool
@@ -113,3 +116,41 @@ def test_a_replayed_message_is_inquired_about_like_a_new_one(spool: Spool, join:
     assert call(spool.connection, "spool_inquire", made) == 0
     assert member.take() == [[1], "|"]
     assert call(spool.connection, "spool_inquire", made) == 1
+
+
+@pytest.mark.parametrize("prepend", [False, True])
+def test_a_checkpoint_that_is_taken_back_before_dispatch_discards_nothing(spool: Spool, prepend: bool) -> None:
+    spool.spool(1, 2, 3)
+    spool.pointer(3)
+    # In one transaction, so that no dispatch comes in between.
+    with spool.connection.transaction():
+        made = call(spool.connection, "spool_and_discard", spool.name, 2, '"all"', prepend=prepend)
+        assert call(spool.connection, "spool_cancel", made) is True
+        assert spool.replay() == 3
+    spool.dispatch()
+    assert spool.contents() == {1: 1, 2: 2, 3: 3}
+    assert spool.standing("checkpoint_pointer", "replayable") == (None, 3)
+    assert spool.replay() == 3
+    # A checkpoint that was dispatched has discarded already.
+    later = spool.checkpoint(4)
+    assert spool.contents() == ({5: 4} if not prepend else {4: 4})
+    assert call(spool.connection, "spool_cancel", later) is True
+    assert spool.contents() == {}
+
+
+def test_what_was_put_at_the_front_is_taken_back_until_a_member_had_it(spool: Spool, join: Join) -> None:
+    spool.spool(1, 2)
+    spool.pointer(2)
+    pattern = Jsonb({"seqn": "[9,9]"})
+    made = spool.call("prepend_and_discard", 2, '"nobody had it"', discard=pattern)
+    assert call(spool.connection, "spool_cancel", made) is True
+    spool.dispatch()
+    made = spool.call("prepend_and_discard", 2, '"replayed"', discard=pattern)
+    member = join(replay=True)
+    assert member.received(1) == [(-2, "replayed", True)]
+    assert call(spool.connection, "spool_cancel", made) is False
+    assert member.take() == [["replayed"], [1], [2], "|"]
+    spool.spool(3)
+    assert member.take() == [3]
+    member.join(replay=True)
+    assert call(spool.connection, "spool_cancel", made) is False
