@@ -269,6 +269,14 @@ begin
         end
         $$$f$, pgps_internal.calls_of('policies_change', 'perform %2$s;', E'\n            '));
     execute format($f$
+        create or replace function pgps_internal.attributes_change(event_type pgps_internal.event_type) returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('attributes_change', 'perform %2$s;', E'\n            '));
+    execute format($f$
         create or replace function pgps_internal.begin_life() returns void
         language plpgsql set search_path = pg_catalog, pg_temp
         as $$
@@ -381,5 +389,7 @@ comment on function pgps_internal.setting_changes(text, text) is
 'What rooms do before a setting is changed: raise 22023 when they do not know the value';
 comment on function pgps_internal.policies_change(pgps_internal.event_type) is
 'What rooms do after the policies of an event type have changed';
+comment on function pgps_internal.attributes_change(pgps_internal.event_type) is
+'What rooms do after an attribute of an event type was added or dropped';
 comment on function pgps_internal.begin_life() is
 'At the beginning of a new epoch: rooms forget transaction ids, which are not valid any more; see rebaseline';

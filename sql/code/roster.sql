@@ -167,6 +167,9 @@ as $roster$
     -- A policy of an event type was made or dropped. Argument: event_type.
     ('policies_change', 'composite', 'pgps_internal.take_parts_back_of(event_type)'),
 
+    -- An attribute of an event type was added or dropped, and its own code was built. Argument: event_type.
+    ('attributes_change', 'composite', 'pgps_internal.build_composites_of(event_type)'),
+
     -- An administrator sets a setting: a room may refuse the value, or act on it. Arguments: name, value.
     ('setting_changes', 'units', 'pgps_internal.check_uow_setting(setting_changes.name, value)'),
 

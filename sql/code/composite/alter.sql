@@ -98,6 +98,21 @@ $$;
 comment on function pgps_internal.redefine(pgps_internal.composite, jsonb) is
 'Gives a composite event another filter, limit or lateness; what is open stays open';
 
+create or replace function pgps_internal.build_composites_of(event_type pgps_internal.event_type) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Conditions and attributes make rows of the event type of JSON. A session's plan of that knows the columns that
+    -- the type had, and only a new function around it puts it out of date.
+    select pgps_internal.build(p, c.type_id)
+    from pgps_internal.composite c, pgps_internal.pieces_of_composite(c) p
+    where exists (select from pgps_internal.composite_leaf l
+        where l.composite_id = c.composite_id and l.type_id = (build_composites_of.event_type).type_id)
+    order by c.composite_id
+$$;
+comment on function pgps_internal.build_composites_of(pgps_internal.event_type) is
+'Builds the code of the composite events that are made of a type whose attributes have changed';
+
 create or replace function pgps_internal.do_alter_composite(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

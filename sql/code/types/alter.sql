@@ -86,6 +86,7 @@ begin
     end if;
     perform pgps_internal.build_endpoint(v_type.type_id);
     perform pgps_internal.build_code(v_type.type_id);
+    perform pgps_internal.attributes_change(v_type);
     perform pgps_internal.require_parsed(v_type.type_id);
     -- It may have set the type aside meanwhile.
     perform pgps_internal.wake_dispatcher();
