@@ -135,13 +135,15 @@ def last_leaf_first(arrival: Gathered) -> tuple[int, int]:
 
 
 def limit_ticks(subject: Subject, since: Optional[int]) -> None:
-    """Let time pass only so far that a step without events has a bounded number of ticks."""
+    """Let time pass only so far that a step has a bounded number of ticks before its first event, which waits."""
     job = subject.job
     period, now = job["period"], job["now"]
-    if period is None or now is None or since is None or subject.events or not subject.by_arrival:
+    if period is None or since is None or not subject.by_arrival:
         return
+    first = subject.events[0].time if subject.events else now
     most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
-    if most < now:
+    if first is not None and most < first:
+        subject.leave_events()
         job["now"] = most
         subject.more = True
 

@@ -111,6 +111,11 @@ class Subject:
                 for event in self.events
             ]
 
+    def leave_events(self) -> None:
+        """Leave the events to another step, and stay at the batch where this composite event is."""
+        self.events, self.arrivals, self.part_arrivals = [], [], []
+        self.job["upto"] = None
+
     @property
     def size_of_batch(self) -> int:
         """Return how many events it takes."""

@@ -169,6 +169,31 @@ def test_ticks_of_a_long_past_come_in_steps(broker: psycopg.Connection, clock: C
     assert len(column(broker, "select row_id from pgps_internal.composite_step where detected > 0")) >= 3
 
 
+def test_ticks_of_a_long_past_before_an_event_come_in_steps_too(broker: psycopg.Connection, clock: Clock) -> None:
+    began = value(broker, "select pgps._clock()").replace(microsecond=5000)
+    clock.set(began)
+    call(broker, "create_composite_event", "tick", "P(a, '10 ms', b)", context="chronicle", auditable=True)
+    publish(broker, "a")
+    clock.set(began + timedelta(seconds=450))
+    taken = value(broker, "select max(row_id) from pgps_internal.composite_step")
+    rows(broker, "insert into pgps_event.b (k) values (1)")
+    rows(broker, "insert into pgps_event.a (k) values (1)")
+    clock.set(began + timedelta(seconds=450, milliseconds=15))
+
+    def all_detected() -> bool:
+        publish(broker)
+        return detected(broker, "tick") >= 450 * 100
+
+    wait_until(all_detected)
+    seen = "select count(distinct detected_at), min(detected_at), max(detected_at) from pgps_queue.tick_in"
+    # None at the time of the event that closes the window; one after the event that opens another.
+    ticks = timedelta(milliseconds=10)
+    last = began + timedelta(seconds=450) + ticks
+    assert rows(broker, seen) == [(450 * 100, began + ticks, last)]
+    steps = "select count(*) from pgps_internal.composite_step where row_id > %s and detected > 0"
+    assert value(broker, steps, [taken]) >= 3
+
+
 def test_many_ticks_heed_a_cancellation(broker: psycopg.Connection, clock: Clock) -> None:
     call(broker, "configure", "tick_interval", "0 seconds")
     call(broker, "create_composite_event", "tick", "every('0.000001 s') ; a")
