@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '941a2ec7a976d856', $python$
+('attribute_list', '2e728019a96817e0', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '941a2ec7a976d856', $python$
+('callback_text', '2e728019a96817e0', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '941a2ec7a976d856', $python$
+('calling', '2e728019a96817e0', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '941a2ec7a976d856', $python$
+('composite.absence', '2e728019a96817e0', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -431,7 +431,7 @@ def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> 
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.contexts', '941a2ec7a976d856', $python$
+('composite.contexts', '2e728019a96817e0', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -592,7 +592,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '941a2ec7a976d856', $python$
+('composite.coupled', '2e728019a96817e0', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -780,7 +780,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '941a2ec7a976d856', $python$
+('composite.definition', '2e728019a96817e0', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1015,7 +1015,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '941a2ec7a976d856', $python$
+('composite.described', '2e728019a96817e0', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1152,7 +1152,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '941a2ec7a976d856', $python$
+('composite.detector', '2e728019a96817e0', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1548,7 +1548,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '941a2ec7a976d856', $python$
+('composite.entry', '2e728019a96817e0', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1566,7 +1566,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '941a2ec7a976d856', $python$
+('composite.event_time', '2e728019a96817e0', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1670,7 +1670,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '941a2ec7a976d856', $python$
+('composite.gathering', '2e728019a96817e0', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1928,7 +1928,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '941a2ec7a976d856', $python$
+('composite.graph', '2e728019a96817e0', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2155,7 +2155,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '941a2ec7a976d856', $python$
+('composite.keys', '2e728019a96817e0', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2231,7 +2231,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '941a2ec7a976d856', $python$
+('composite.keystate', '2e728019a96817e0', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2374,7 +2374,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '941a2ec7a976d856', $python$
+('composite.limits', '2e728019a96817e0', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2413,7 +2413,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '941a2ec7a976d856', $python$
+('composite.matching', '2e728019a96817e0', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2483,7 +2483,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '941a2ec7a976d856', $python$
+('composite.memo', '2e728019a96817e0', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2554,7 +2554,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '941a2ec7a976d856', $python$
+('composite.occurrences', '2e728019a96817e0', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2643,7 +2643,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '941a2ec7a976d856', $python$
+('composite.pairing', '2e728019a96817e0', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2727,7 +2727,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '941a2ec7a976d856', $python$
+('composite.parser', '2e728019a96817e0', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3065,7 +3065,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '941a2ec7a976d856', $python$
+('composite.parts', '2e728019a96817e0', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3209,7 +3209,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '941a2ec7a976d856', $python$
+('composite.points', '2e728019a96817e0', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3333,7 +3333,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '941a2ec7a976d856', $python$
+('composite.queries', '2e728019a96817e0', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3555,7 +3555,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '941a2ec7a976d856', $python$
+('composite.rows', '2e728019a96817e0', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3644,7 +3644,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '941a2ec7a976d856', $python$
+('composite.sequence', '2e728019a96817e0', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3756,7 +3756,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '941a2ec7a976d856', $python$
+('composite.server', '2e728019a96817e0', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3894,13 +3894,15 @@ def last_leaf_first(arrival: Gathered) -> tuple[int, int]:
 
 
 def limit_ticks(subject: Subject, since: Optional[int]) -> None:
-    """Let time pass only so far that a step without events has a bounded number of ticks."""
+    """Let time pass only so far that a step has a bounded number of ticks before its first event, which waits."""
     job = subject.job
     period, now = job["period"], job["now"]
-    if period is None or now is None or since is None or subject.events or not subject.by_arrival:
+    if period is None or since is None or not subject.by_arrival:
         return
+    first = subject.events[0].time if subject.events else now
     most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
-    if most < now:
+    if first is not None and most < first:
+        subject.leave_events()
         job["now"] = most
         subject.more = True
 
@@ -4064,7 +4066,7 @@ def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, 
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
     return queries.publish(subject.job, [*times, starts, ends, parts], bound)
 $python$),
-('composite.stepping', '941a2ec7a976d856', $python$
+('composite.stepping', '2e728019a96817e0', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4311,7 +4313,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '941a2ec7a976d856', $python$
+('composite.storing', '2e728019a96817e0', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4391,7 +4393,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '941a2ec7a976d856', $python$
+('composite.subjects', '2e728019a96817e0', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 from collections.abc import Iterable
@@ -4505,6 +4507,11 @@ class Subject:
                 for event in self.events
             ]
 
+    def leave_events(self) -> None:
+        """Leave the events to another step, and stay at the batch where this composite event is."""
+        self.events, self.arrivals, self.part_arrivals = [], [], []
+        self.job["upto"] = None
+
     @property
     def size_of_batch(self) -> int:
         """Return how many events it takes."""
@@ -4563,7 +4570,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
     return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
 $python$),
-('composite.syntax', '941a2ec7a976d856', $python$
+('composite.syntax', '2e728019a96817e0', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4668,7 +4675,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '941a2ec7a976d856', $python$
+('composite.takeover', '2e728019a96817e0', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4751,7 +4758,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '941a2ec7a976d856', $python$
+('composite.texts', '2e728019a96817e0', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4954,7 +4961,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '941a2ec7a976d856', $python$
+('composite.times', '2e728019a96817e0', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5156,7 +5163,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '941a2ec7a976d856', $python$
+('composite.told', '2e728019a96817e0', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5231,7 +5238,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '941a2ec7a976d856', $python$
+('composite.trial', '2e728019a96817e0', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5266,6 +5273,8 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
     (graph,) = build([definition], [*job["intervals"], *job.get("part_types", [])])
     stream = read_stream(job, definition, graph)
     memo = Memo(tests_of(graph))
+    # None is kept from trial to trial: the plan of a condition does not notice that an event type loses an attribute.
+    memory.pop("plans", None)
     queries = Queries(db, memory)
     while True:
         state = State(graph, memo.callbacks())
@@ -5460,7 +5469,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '941a2ec7a976d856', $python$
+('composite.windows', '2e728019a96817e0', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5665,7 +5674,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '941a2ec7a976d856', $python$
+('composite.wire', '2e728019a96817e0', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5736,7 +5745,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '941a2ec7a976d856', $python$
+('filter_literals', '2e728019a96817e0', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5822,7 +5831,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '941a2ec7a976d856', $python$
+('filter_names', '2e728019a96817e0', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5936,7 +5945,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '941a2ec7a976d856', $python$
+('filter_text', '2e728019a96817e0', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6203,7 +6212,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '941a2ec7a976d856', $python$
+('in_select', '2e728019a96817e0', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6303,7 +6312,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '941a2ec7a976d856', $python$
+('keywords', '2e728019a96817e0', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6375,7 +6384,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '941a2ec7a976d856', $python$
+('lexer', '2e728019a96817e0', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6721,7 +6730,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '941a2ec7a976d856', $python$
+('safe_filter', '2e728019a96817e0', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7022,7 +7031,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '941a2ec7a976d856', $python$
+('statement_composite', '2e728019a96817e0', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7117,7 +7126,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '941a2ec7a976d856', $python$
+('statement_reader', '2e728019a96817e0', $python$
 """Read a statement word by word."""
 
 import re
@@ -7335,7 +7344,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '941a2ec7a976d856', $python$
+('statement_text', '2e728019a96817e0', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7613,7 +7622,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '941a2ec7a976d856', $python$
+('token_lists', '2e728019a96817e0', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7847,7 +7856,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '941a2ec7a976d856', $python$
+('whole_row', '2e728019a96817e0', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7952,7 +7961,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "941a2ec7a976d856"
+digest = "2e728019a96817e0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8059,7 +8068,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "941a2ec7a976d856"
+digest = "2e728019a96817e0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8159,7 +8168,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "941a2ec7a976d856"
+digest = "2e728019a96817e0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8249,7 +8258,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "941a2ec7a976d856"
+digest = "2e728019a96817e0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8341,7 +8350,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "941a2ec7a976d856"
+digest = "2e728019a96817e0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8458,7 +8467,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "941a2ec7a976d856"
+digest = "2e728019a96817e0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8550,7 +8559,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "941a2ec7a976d856"
+digest = "2e728019a96817e0"
 # Each behind those that it imports.
 names = [
     "lexer",

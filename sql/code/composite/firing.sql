@@ -128,7 +128,7 @@ begin
         raise exception 'rules with the coupling % are % deep, the last one about event type "%"',
             (run_rules.mark).coupling, v_depth,
             (select t.name from pgps_internal.event_type t where t.type_id = (run_rules.mark).type_ids[1])
-        using errcode = '54001', hint = 'A rule publishes what fires it again: change its filter, or have an '
+        using errcode = '54000', hint = 'A rule publishes what fires it again: change its filter, or have an '
             'administrator raise the limit: select pgps.configure(''coupling_depth'', …)';
     end if;
     v_found := pgps_internal.detect_coupled(run_rules.mark, v_rules, v_done);

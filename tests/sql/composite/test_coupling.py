@@ -169,7 +169,7 @@ def test_rules_fire_rules_by_priority_down_to_a_depth(broker: psycopg.Connection
             for _ in range(6):
                 debit(broker, 8)
         assert len(told(broker)) == 24
-        with pytest.raises(psycopg.errors.StatementTooComplex, match=f"rules with the coupling {coupling} are 5 deep"):
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded, match=f"rules with the coupling {coupling} are 5 deep"):
             debit(broker, 16)
         call(broker, "configure", "coupling_depth", "32")
         assert told(broker) == []
