@@ -49,6 +49,27 @@ def test_what_a_composite_event_defers_to_the_commit_is_taken_back(mallory: Mall
     assert not mallory.has_won()
 
 
+# What the server says of a conflict, of full disks, of a cancellation or a shutdown; user code may say it, too.
+SERVERS_WORDS = ("25001", "40001", "40P01", "53200", "57014", "57P01", "58030", "XX000")
+
+
+@pytest.mark.parametrize("place", ["filter", "attributes"])
+@pytest.mark.parametrize("sqlstate", SERVERS_WORDS)
+def test_a_composite_event_that_raises_as_the_server_does_stops_nobody(
+    mallory: Mallory, place: str, sqlstate: str
+) -> None:
+    kind, theirs = quoted(mallory.event_type), f"{mallory.event_type}_o"
+    call(mallory.admin, "create_composite_event", theirs, f"{kind} a ; {kind} b")
+    detect(mallory, f"{mallory.event_type}_c", place, f"raise exception 'like a server' using errcode = '{sqlstate}';")
+    assert column(mallory.admin, "select detected from pgps.composite_events where name = %s", [theirs]) == [1]
+    if place == "attributes":
+        failed = rows(mallory.connection, "select sqlstate, error from pgps.exceptions")
+        assert failed == [("P0001", "like a server")]
+    publish(mallory.admin, mallory.event_type, 3)
+    assert value(mallory.admin, "select pgps.dispatch()") >= 1
+    assert column(mallory.admin, "select detected from pgps.composite_events where name = %s", [theirs]) == [2]
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_search_path_that_a_composite_event_sets_leads_nobody(mallory: Mallory, place: str) -> None:
     mallory.shadow()

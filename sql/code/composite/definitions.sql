@@ -230,6 +230,37 @@ $$;
 comment on function pgps_internal.write_attributes(jsonb) is
 'The query that makes attributes, $1: a JSON array of what the names of each detection stand for';
 
+create or replace function pgps_internal.asking_body() returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $write$
+    -- Who detects goes on without what raises, but for the SQLSTATEs by which the server tells of a conflict, of
+    -- resources that are short, of a cancellation or a shutdown. Code of the owner's may RAISE these, too: then they
+    -- become its own error, which the innermost line of the context tells in every language of messages.
+    select $body$
+            #variable_conflict use_column
+            declare
+                pgps_state text;
+                pgps_message text;
+                pgps_context text;
+            begin
+                return query {query};
+            exception when sqlstate '25000' or sqlstate '40000' or sqlstate '53000' or sqlstate '57000'
+                or sqlstate '58000' or sqlstate 'XX000' then
+                get stacked diagnostics pgps_state = returned_sqlstate, pgps_message = message_text,
+                    pgps_context = pg_exception_context;
+                if pg_catalog.right(pg_catalog.split_part(pgps_context, E'\n', 1), 6) operator(pg_catalog.=) ' RAISE'
+                then
+                    raise exception '%', pgps_message
+                    using errcode = 'P0001',
+                        detail = pg_catalog.concat('It was raised with SQLSTATE ', pgps_state, '.');
+                end if;
+                raise;
+            end$body$
+$write$;
+comment on function pgps_internal.asking_body() is
+'The body of the generated functions in which a composite event''s filter and attributes are evaluated, a template';
+
 create or replace function pgps_internal.pieces_of_composite(composite pgps_internal.composite)
 returns setof pgps_internal.piece
 language plpgsql stable
@@ -246,21 +277,15 @@ begin
         with ordinality x(c, o) loop
         return next pgps_internal.write_function('pgps_internal.composite_test_{composite_id}_{place}',
             $head$(pgps_given text) returns table (pgps_n bigint, pgps_ok boolean)
-            language plpgsql stable security definer {settings}$head$, $body$
-            #variable_conflict use_column
-            begin
-                return query {query};
-            end$body$, v_names || jsonb_build_object('place', v_place,
+            language plpgsql stable security definer {settings}$head$, pgps_internal.asking_body(),
+            v_names || jsonb_build_object('place', v_place,
                 'query', pgps_internal.write_test(v_parsed, v_condition)), (pieces_of_composite.composite).owner);
     end loop;
     if jsonb_array_length(v_parsed -> 'attributes') > 0 then
         return next pgps_internal.write_function('pgps_internal.composite_make_{composite_id}',
             $head$(pgps_given text) returns table (pgps_n bigint{columns})
-            language plpgsql stable security definer {settings}$head$, $body$
-            #variable_conflict use_column
-            begin
-                return query {query};
-            end$body$, v_names || jsonb_build_object('query', pgps_internal.write_attributes(v_parsed), 'columns',
+            language plpgsql stable security definer {settings}$head$, pgps_internal.asking_body(),
+            v_names || jsonb_build_object('query', pgps_internal.write_attributes(v_parsed), 'columns',
                 (select string_agg(format(', %I %s', a ->> 'name', a ->> 'type'), '' order by o)
                 from jsonb_array_elements(v_parsed -> 'attributes') with ordinality x(a, o))),
             (pieces_of_composite.composite).owner);
