@@ -263,6 +263,26 @@ async def test_owners_share_the_time_and_priority_counts_among_an_owners_own(age
     assert set(others) == {"loud49"}, "of its own the highest priority first"
 
 
+async def test_an_owner_that_has_all_slots_leaves_a_runner_to_others(agenda: Agenda) -> None:
+    agenda.offer([Pending(f"loud{n}", 9, "loud") for n in range(3)])
+    loud = [await take(agenda), await take(agenda)]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(agenda.take(), 0.01)
+    agenda.offer([Pending("quiet1", 0, "quiet"), Pending("quiet2", 0, "quiet")])
+    quiet = await take(agenda)
+    assert quiet.owner == "quiet"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(agenda.take(), 0.01)
+    agenda.done(quiet, Result(Outcome.NOTHING))
+    quiet = await take(agenda)
+    assert quiet.subscription == "quiet2"
+    agenda.done(loud[0], Result(Outcome.NOTHING))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(agenda.take(), 0.01)
+    agenda.done(quiet, Result(Outcome.NOTHING))
+    assert (await take(agenda)).owner == "loud"
+
+
 async def test_who_was_idle_has_saved_nothing_up(agenda: Agenda, clock: Clock) -> None:
     agenda.offer([Pending("a", 0, "a")])
     for _ in range(10):

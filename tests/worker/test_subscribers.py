@@ -34,6 +34,27 @@ def test_higher_priority_runs_first(own_database: str, ticks: Ticks, workers: Wo
     assert [who for (who,) in rows] == ["high", "middle", "low"]
 
 
+def test_callbacks_of_one_role_that_take_long_hold_up_those_of_no_other(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers, role: RoleFactory
+) -> None:
+    alice = role("alice")
+    for name in ("one", "two"):
+        ticks.subscribe(name, "perform pg_advisory_xact_lock_shared(7)")
+    ticks.connection.execute("create function public.hers(n integer) returns void as 'insert into seen (who, n)"
+        " values (''alice'', n)' language sql security definer")  # fmt: skip
+    ticks.connection.execute(f"grant select on pgps_event.tick to {alice}".encode())
+    connect(alice, dsn=own_database).execute("select pgps.subscribe('hers', 'tick', execute => 'public.hers(n)')")
+    ticks.connection.execute("select pg_advisory_lock(7)")
+    workers(own_database, "--concurrency", "2", "--callback-timeout", "600")
+    for number in (1, 2):
+        ticks.publish(number)
+        ticks.wait_for("alice", number)
+    assert ticks.seen("one") == [] == ticks.seen("two")
+    ticks.connection.execute("select pg_advisory_unlock(7)")
+    for name in ("one", "two"):
+        ticks.wait_for(name, 2)
+
+
 def test_a_callback_that_raises_fails_for_its_event_only(own_database: str, ticks: Ticks, workers: Workers) -> None:
     ticks.subscribe("picky", "if e.n = 2 then raise exception 'no twos' using errcode = 'P0002'; end if")
     ticks.subscribe("all")

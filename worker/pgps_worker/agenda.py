@@ -125,6 +125,10 @@ class Agenda:
     waits behind the others, and suspects never have all slots, so that callbacks
     that loop for ever hold up nobody else. A suspect that has waited for
     `patience` seconds is served by priority again.
+
+    There is a runner more than slots: when all slots are taken, it serves owners
+    of whom nothing runs. So however long the callbacks of one owner take, and
+    however many they are, those of another one do not wait for them.
     """
 
     slots: int
@@ -257,7 +261,12 @@ class Agenda:
 
     def _pick(self) -> Turn | None:
         full = sum(self._running.values()) >= max(1, self.slots - 1)
-        eligible = (name for name in self._waiting if not (full and self._is_suspect(name)))
+        busy = {turn.owner for turn in self._turns.values()} if len(self._running) >= self.slots else set()
+        eligible = (
+            name
+            for name, entry in self._waiting.items()
+            if entry.owner not in busy and not (full and self._is_suspect(name))
+        )
         times = {owner: self._time(owner) for owner, entries in self._present.items() if entries}
         name = min(eligible, key=lambda name: self._rank(name, times), default=None)
         if name is None:

@@ -14,7 +14,7 @@ from pgps_worker.composites import detect
 from pgps_worker.connection import Connection, connect
 from pgps_worker.lanes import run_all_lanes
 from pgps_worker.large import dispatch_large
-from pgps_worker.runner import Runner, open_agenda
+from pgps_worker.runner import open_agenda, open_runners
 from pgps_worker.subscribers import LOOK_LIMIT
 from pgps_worker.supervisor import Supervisor
 from pgps_worker.units import relay
@@ -48,7 +48,7 @@ async def drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
 async def _drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
     agenda = open_agenda(config)
     stop.then(agenda.close)
-    runners = [Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)]
+    runners = open_runners(config, agenda, vitals)
     async with (
         connect(config, "once", statement_timeout=config.dispatch_timeout) as connection,
         asyncio.TaskGroup() as group,

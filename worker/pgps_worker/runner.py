@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
     from pgps_worker.vitals import Vitals
 
-__all__ = ["Runner", "open_agenda"]
+__all__ = ["Runner", "open_agenda", "open_runners"]
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +31,18 @@ _FEW = 5
 
 
 def open_agenda(config: WorkerConfig) -> Agenda:
-    """Return an empty agenda for as many runners as the worker has."""
+    """Return an empty agenda with as many slots as the worker runs callbacks of one owner at once."""
     return Agenda(slots=config.concurrency, patience=config.callback_timeout, clock=time.monotonic)
+
+
+def open_runners(config: WorkerConfig, agenda: Agenda, vitals: Vitals) -> list[Runner]:
+    """Return a runner for each slot, and one for owners who have none while all are taken."""
+    return [Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 2)]
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """One slot of the worker: a session of its own, in which it runs turn after turn."""
+    """A session of its own, in which it runs turn after turn."""
 
     config: WorkerConfig
     agenda: Agenda

@@ -18,7 +18,7 @@ from pgps_worker.networks import Networks
 from pgps_worker.once import drain
 from pgps_worker.reclaimer import Reclaimer
 from pgps_worker.reporter import Reporter
-from pgps_worker.runner import Runner, open_agenda
+from pgps_worker.runner import open_agenda, open_runners
 from pgps_worker.stop import Stop
 from pgps_worker.subscribers import Watcher
 from pgps_worker.supervisor import Service, Supervisor
@@ -44,7 +44,7 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
         Composites(config, stop, vitals),
         Units(config, stop, vitals),
         Watcher(config, stop, vitals, agenda),
-        *(Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)),
+        *open_runners(config, agenda, vitals),
         Reclaimer(config, stop, vitals),
         Reporter(config, stop, vitals),
         Links(config, stop, vitals),
