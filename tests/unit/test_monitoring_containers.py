@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import yaml
 
@@ -65,21 +66,44 @@ def test_each_panel_of_the_board_has_a_number_and_a_place_of_its_own() -> None:
 
 
 def test_no_password_is_in_an_environment_or_a_connection_string(compose: dict[str, Any]) -> None:
-    assert compose["secrets"] == {"password": {"file": "${PGPS_PASSWORD_FILE:-docker/password}"}}
     for service in compose["services"].values():
         for key, value in service.get("environment", {}).items():
-            assert "PASSWORD" not in key or value == "/run/secrets/password"
+            assert "PASSWORD" not in key or str(value).removeprefix("/run/secrets/") in service["secrets"]
             assert "password=" not in str(value)
-        named = any("password" in key.lower() for key in service.get("environment", {}))
-        assert not named or "password" in service["secrets"]
 
 
-def test_the_tools_get_the_password_from_its_file(tmp_path: Path) -> None:
-    script = ROOT / "docker" / "with-password.sh"
-    secret = tmp_path / "password"
-    secret.write_text('it\'s "secret"\n')
-    environment = {name: value for name, value in os.environ.items() if name != "PGPASSWORD"}
-    told = ["sh", "-c", 'printf %s "${PGPASSWORD-none}"']
-    for given, expected in (({"PGPS_PASSWORD_FILE": str(secret)}, 'it\'s "secret"'), ({}, "none")):
-        done = subprocess.run([script, *told], env={**environment, **given}, capture_output=True, text=True, check=True)
-        assert done.stdout == expected
+def test_each_role_has_a_password_of_its_own_and_each_container_those_that_it_needs(compose: dict[str, Any]) -> None:
+    """What runs users' code, or answers browsers, has no superuser's password."""
+    roles = {"postgres", "worker", "peer", "grafana"}
+    assert compose["secrets"] == {role: {"file": f"${{PGPS_PASSWORDS:-docker/passwords}}/{role}"} for role in roles}
+    assert {path.name for path in (ROOT / "docker" / "passwords").iterdir()} == roles
+    for name, service in compose["services"].items():
+        linked = {"peer"} if service.get("profiles") == ["network"] else set()
+        if name.endswith("install"):
+            needed = {"postgres", "worker"} | linked
+        elif name.endswith("worker"):
+            needed = {"worker"} | linked
+        else:
+            needed = {"grafana": {"grafana"}, "console": set(), "prometheus": set()}.get(name, {"postgres"})
+        assert set(service.get("secrets", [])) == needed, name
+
+
+def test_the_tools_and_who_looks_into_their_container_log_in_with_the_passwords_of_the_files(tmp_path: Path) -> None:
+    """`docker compose exec` starts a program beside the one that the script has started."""
+    secrets, home = tmp_path / "secrets", tmp_path / "home"
+    for folder in (secrets, home):
+        folder.mkdir()
+    (secrets / "worker").write_text('it\'s a "secret": \\o/\n')
+    (secrets / "peer").write_text("another")
+    environment = {name: value for name, value in os.environ.items() if name not in {"PGPASSWORD", "PGPASSFILE"}}
+    environment |= {"HOME": str(home), "PGPS_SECRETS": str(secrets)}
+    script = ROOT / "docker" / "with-passwords.sh"
+    told = ["sh", "-c", "echo it runs"]
+    done = subprocess.run([script, *told], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "it runs\n"
+    written = home / ".pgpass"
+    assert written.stat().st_mode & 0o777 == 0o600
+    for role, password in (("worker", b'it\'s a "secret": \\o/'), ("peer", b"another"), ("postgres", b"")):
+        # Nobody has to answer: libpq looks for the password first.
+        given = f"host=127.0.0.1 port=1 user={role} passfile={written}"
+        assert psycopg.pq.PGconn.connect_start(given.encode()).password == password
