@@ -19,6 +19,19 @@ def test_what_a_document_points_to_is_there(path: Path) -> None:
     assert missing == []
 
 
+def test_every_document_is_reached_from_the_readme() -> None:
+    to_do, reached = [ROOT / "README.md"], set()
+    while to_do:
+        path = to_do.pop()
+        if path in reached or not path.exists():
+            continue
+        reached.add(path)
+        if path.suffix == ".md":
+            targets = re.findall(r"\]\(([^)#\s]+)", path.read_text())
+            to_do += [(path.parent / target).resolve() for target in targets if "://" not in target]
+    assert [str(path.relative_to(ROOT)) for path in DOCUMENTS if path not in reached] == []
+
+
 @pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.stem)
 def test_a_decision_is_a_page(path: Path) -> None:
     lines = path.read_text().splitlines()
