@@ -81,6 +81,7 @@
 \ir code/match/alarm.sql
 \ir code/match/lanes_by_hand.sql
 \ir code/match/lane_sessions.sql
+\ir code/match/class_views.sql
 \ir code/match/lane_views.sql
 \ir code/match/reclaim.sql
 

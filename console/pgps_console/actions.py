@@ -86,6 +86,20 @@ def _named(function: str, title: str, path: str, done: str, warning: str = "") -
     return Action(title, (_NAME,), lambda v, _: _call(function, quoted(v["name"])), back, done, warning)
 
 
+def _composite(*, enabled: bool) -> Action:
+    """Return the action that has a composite event detected, or not."""
+    return Action(
+        "Go on with a composite event" if enabled else "Pause a composite event",
+        (_NAME,),
+        lambda v, _: SQL("select pgps.alter_composite_event({}, enabled => {})").format(
+            Literal(quoted(v["name"])), Literal(enabled)
+        ),
+        _to("/composites"),
+        "goes on" if enabled else "paused",
+        "" if enabled else "Events wait for it, and keep their space, until it goes on.",
+    )
+
+
 def _alter_subscription(values: Values, _: list[str]) -> Composed:
     given = _given(values, ("filter", "dead_after", "on_backlog", "owner"), ("priority", "max_attempts", "max_backlog"))
     if values.get("filter") == "-":
@@ -219,12 +233,38 @@ ACTIONS: dict[str, Action] = {
         lambda _: "/topology",
         "resynchronised",
     ),
+    "resume-links": Action(
+        "Go on after a restore, or as a copy",
+        (
+            Field(
+                "as",
+                "This broker",
+                required=True,
+                choices=("", "restored", "clone"),
+                help="restored: the original is gone, and this takes its place; clone: the original goes on",
+            ),
+        ),
+        lambda v, _: _call("resume_links", v["as"]),
+        lambda _: "/topology",
+        "links go on",
+        "A new epoch begins. Neighbours are asked again for what is wanted here.",
+    ),
+    "enable-composite": _composite(enabled=True),
+    "disable-composite": _composite(enabled=False),
     "reset-composite": _named(
         "reset_composite_event",
         "Forget what is open of a composite event",
         "/composites",
         "forgotten",
         "Open occurrences are lost, as if history began now.",
+    ),
+    "cancel-unit": Action(
+        "Cancel a unit of work",
+        (_NAME,),
+        lambda v, _: SQL("select status from pgps.cancel_unit({})").format(Literal(v["name"])),
+        lambda _: "/units",
+        "its status",
+        "Nobody receives it then.",
     ),
     "play-through": Action(
         "Switch what is new on or off for a group",

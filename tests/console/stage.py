@@ -49,4 +49,5 @@ def furnish(admin: psycopg.Connection) -> None:
     call(admin, "grant_spool", "handover", "replay", "pgps_admin")
     call(admin, "spool", "handover", 1, '"all is well"')
     rows(admin, "select pgps.dispatch()")
+    call(admin, "create_network", "sweden", ["host=127.0.0.1 port=1 dbname=sweden"])
     call(admin, "create_link", "pharmacy", "host=127.0.0.1 port=1 dbname=pharmacy user=peer")

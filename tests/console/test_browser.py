@@ -18,6 +18,7 @@ from tests.console.chromium import Windows, all_can_be_read, all_is_reached_with
 from tests.console.stage import ORIGIN, furnish
 from tests.fix_broker import call, endpoint, make_type, rows, value
 from tests.fix_db import Connect
+from tests.fix_units import Party
 from tests.links.peer import Origin, Peer
 from tests.links.rig import Broker
 
@@ -77,6 +78,8 @@ def test_every_action_is_done_in_a_browser_and_its_effect_is_in_the_database(
     # Moving a subscription is for its owner alone.
     admin.execute(f"grant {boss} to current_user".encode())
     call(admin, "alter_subscription", "ward", owner=boss)
+    call(admin, "grant_service", "care", "ward", "beds", "send", boss)
+    Party(connect(boss, dsn=own_database)).request("care/ward/beds", "a chair, please")
     with _neighbours(own_database, admin), windows(own_database, boss) as opened:
         desk = Desk(opened.open("light", 1280), admin)
         _watch_it_live(desk)
@@ -87,8 +90,9 @@ def test_every_action_is_done_in_a_browser_and_its_effect_is_in_the_database(
         _go_on_with_a_type(desk)
         _work_on_links(desk)
         _work_on_the_rest(desk)
-        assert desk.done == set(ACTIONS)
         _see_every_page(opened, desk)
+        _go_on_after_a_restore(desk)
+        assert desk.done == set(ACTIONS)
         assert not opened.complaints
 
 
@@ -235,15 +239,45 @@ def _work_on_links(desk: Desk) -> None:
     assert desk.holds(f"{stale} > 0")
 
 
+def _go_on_after_a_restore(desk: Desk) -> None:
+    """Forgets the neighbours, which tell again who they are."""
+    desk.page.goto("/topology")
+    expect(desk.page.locator("#link-pharmacy")).to_be_visible()
+    expect(desk.page.locator("#resume-links")).to_have_count(0)
+    rows(desk.admin, "update pgps_internal.link set state = 'blocked' where name = 'pharmacy'")
+    before = value(desk.admin, "select epoch from pgps_internal.broker")
+    desk.page.locator("#resume-links").press("Enter")
+    desk.fill(**{"as": "restored"})
+    desk.run("select pgps.resume_links('restored')", "links go on")
+    assert desk.holds(f"(select epoch from pgps_internal.broker) > {before}")
+    assert desk.holds("(select state from pgps.links where name = 'pharmacy') = 'defined'")
+
+
 def _work_on_the_rest(desk: Desk) -> None:
     page = desk.page
     is_open = "exists (select from pgps.open_occurrences where name = 'untreated')"
+    assert desk.holds(is_open)
+    for action, to, said, state in (
+        ("disable-composite", "false", "paused", "paused"),
+        ("enable-composite", "true", "goes on", "active"),
+    ):
+        page.goto("/composites/untreated")
+        desk.press(action, "untreated")
+        desk.run(f"select pgps.alter_composite_event('untreated', enabled => {to})", said)
+        expect(page.locator("#live .state").first).to_have_text(state)
+        assert desk.holds(f"(select state from pgps.composite_events where name = 'untreated') = '{state}'")
     assert desk.holds(is_open)
     page.goto("/composites/untreated")
     desk.press("reset-composite", "untreated")
     expect(page.locator(".note")).to_contain_text("Open occurrences are lost")
     desk.run("select pgps.reset_composite_event('untreated')", re.compile("forgotten: [1-9]"))
     assert desk.holds("not " + is_open)
+    page.goto("/units")
+    mine = page.locator("[id^='cancel-unit-']")
+    expect(mine).to_have_count(1)
+    mine.press("Enter")
+    desk.run(re.compile(r"select status from pgps.cancel_unit\('\w+'\)"), "its status: CANCELLED")
+    expect(mine).to_have_count(0)
     page.goto("/spools/handover")
     through = "(select play_through from pgps.spools where name = 'handover') = "
     to = "false" if desk.holds(through + "true") else "true"

@@ -27,6 +27,12 @@ _STATEMENTS = {
     ),
     "disable-link": ({"name": "pharmacy"}, "select pgps.alter_link('pharmacy', enabled => false)"),
     "enable-link": ({"name": "pharmacy"}, "select pgps.alter_link('pharmacy', enabled => true)"),
+    "disable-composite": (
+        {"name": "untreated"},
+        "select pgps.alter_composite_event('untreated', enabled => false)",
+    ),
+    "enable-composite": ({"name": "untreated"}, "select pgps.alter_composite_event('untreated', enabled => true)"),
+    "resume-links": ({"as": "restored"}, "select pgps.resume_links('restored')"),
     "reset-composite": ({"name": "untreated"}, "select pgps.reset_composite_event('untreated')"),
     "play-through": ({"name": "handover", "play": "false"}, "select pgps.spool_play_through('handover', false)"),
     "configure": ({"name": "retry_delay", "value": "5 seconds"}, "select pgps.configure('retry_delay', '5 seconds')"),
@@ -35,6 +41,7 @@ _STATEMENTS = {
 # These need what a single broker does not have; their statements are looked at all the same.
 _SHOWN_ONLY = {
     "resync-link": ({"name": "pharmacy"}, "select pgps.resync_link('pharmacy')"),
+    "cancel-unit": ({"name": "7"}, "select status from pgps.cancel_unit('7')"),
     "dismiss": ({"name": "7"}, "select pgps.dismiss_findings(7)"),
 }
 

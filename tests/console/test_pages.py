@@ -12,6 +12,7 @@ from tests.console.conftest import Visit
 from tests.console.stage import ORIGIN, furnish
 from tests.fix_broker import call, make_type, value
 from tests.fix_db import Connect
+from tests.fix_units import Party
 
 _SHOWN = {
     "/": ["Overview", "Published", "reading", "insulin"],
@@ -24,7 +25,7 @@ _SHOWN = {
     "/types/reading/out": ["ward", "night_shift", "waiting"],
     "/types/reading/exception": ["beds", "P4711", "no bed for Dan"],
     "/subscriptions": ["ward", "night_shift", "paused", "glucose > 180", "pharmacy"],
-    "/subscriptions/ward": ["Waiting", "glucose > 180", "Resume", "Unsubscribe"],
+    "/subscriptions/ward": ["Waiting", "glucose > 180", "Resume", "Unsubscribe", "Class shared with 1 other; asked in dispatch"],
     "/exceptions": ["beds", "P4711", "no bed for Dan", "Retry", "Discard"],
     "/exceptions/counts": ["beds", "2"],
     "/topology": ["links_broker", "pharmacy", "Routes"],
@@ -33,7 +34,7 @@ _SHOWN = {
     "/composites": ["untreated", "not(insulin)"],
     "/composites/untreated": ["Event graph", "reading", "Open, by place", "Forget what is open"],
     "/units": ["care/ward/beds", "Conversations"],
-    "/spools": ["handover"],
+    "/spools": ["handover", "Networks", "sweden", "0 of 1"],
     "/spools/handover": ["all is well", "Members"],
     "/workers": ["Workers and clients", "pgps-worker --dsn DSN"],
     "/settings": ["retry_delay", "Wait before a failed callback is tried again"],
@@ -64,6 +65,8 @@ def test_every_page_shows_what_there_is_and_what_others_have_written_as_text(
     traced = browser.see(f"/trace?event_id={event}&subscription=ward")
     assert "links_broker dispatched" in traced
     assert "delivery" in traced
+    queued = browser.get("/types/reading/in").text
+    assert f'href="/trace?origin=links_broker&amp;event_id={event}">{event}</a>' in queued
     assert "leaf" in browser.see(f"/composites/untreated?event_id={event}") or "opened" in browser.see(
         f"/composites/untreated?event_id={event}"
     )
@@ -98,6 +101,11 @@ def test_a_role_sees_its_own_only(connect: Connect, visit: Visit, role: Callable
     assert "only members of pgps_admin" in browser.see("/settings").lower()
     assert "retry_delay" not in browser.see("/settings")
     assert "care/ward/beds" not in browser.see("/units")
+    # The administrator's unit is nothing that she could cancel; hers is.
+    call(admin, "grant_service", "care", "ward", "beds", "send", alice)
+    mine = Party(connect(alice, dsn=own_database)).request("care/ward/beds", "a chair")["uow_id"]
+    assert browser.see("/units?status=PROCESSED").count("none of that status") == 1
+    assert re.findall(r"/act/cancel-unit\?name=(\w+)", browser.get("/units?status=ACCEPTED").text) == [mine]
     assert "all is well" not in browser.see("/spools")
     refused = browser.get("/audit")
     assert refused.status_code == 403

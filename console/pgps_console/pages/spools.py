@@ -13,6 +13,7 @@ _MESSAGES = """
     where spool = %s and (%s::bigint is null or seqn < %s) order by seqn desc limit %s
 """
 _GAPS = "select * from pgps.spool_gaps where spool = %s order by first_seqn desc limit 20"
+_NETWORKS = "select * from pgps.networks order by name limit 200"
 
 
 async def _spools(look: Look) -> dict[str, Any]:
@@ -20,7 +21,8 @@ async def _spools(look: Look) -> dict[str, Any]:
         rows = await reader.rows(
             "select * from pgps.spools where name > %s order by name limit %s", [look.given("after"), ROWS + 1]
         )
-    return {"rows": rows, "more": shorten(rows)}
+        networks = await reader.rows(_NETWORKS)
+    return {"rows": rows, "more": shorten(rows), "networks": networks}
 
 
 async def _spool(look: Look) -> dict[str, Any]:
@@ -33,9 +35,7 @@ async def _spool(look: Look) -> dict[str, Any]:
         return {
             "spool": found,
             "members": await reader.rows("select * from pgps.group_members where group_name = %s order by 2", [name]),
-            "gaps": await reader.rows(
-                "select * from pgps.spool_gaps where spool = %s order by 2 desc limit 20", [name]
-            ),
+            "gaps": await reader.rows(_GAPS, [name]),
             "more": shorten(rows),
             "rows": rows,
         }

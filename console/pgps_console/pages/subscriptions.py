@@ -34,6 +34,7 @@ _CAN_BE = {
 }
 _LANES = "select * from pgps.lanes where state <> 'idle' order by role limit 50"
 _LANE = "select l.* from pgps.lanes l where l.role = %s"
+_CLASSES = f"select * from pgps.classes where subscription = %s order by event_type limit {ROWS}"
 _REGISTERED = "select client, mode, style, state, reason from pgps.registrations where subscription = %s"
 
 
@@ -66,12 +67,14 @@ async def _subscription(look: Look) -> dict[str, Any]:
             raise NotThere(f'subscription "{name}" does not exist, or you may not see it')
         lane = await reader.first(_LANE, [found["owner"]])
         registered = await reader.rows(_REGISTERED, [name])
+        classes = await reader.rows(_CLASSES, [name])
     event = look.number("event_id")
     steps = None
     if event is not None:
         async with look.access.ask() as reader:
             steps = await reader.rows("select * from pgps.explain(%s, %s)", [quoted(name), event])
-    return {"subscription": found, "lane": lane, "registered": registered, "event_id": event, "steps": steps}
+    said = {"subscription": found, "lane": lane, "registered": registered, "classes": classes}
+    return {**said, "event_id": event, "steps": steps}
 
 
 PAGES = (

@@ -8,6 +8,7 @@ from pgps_console.pages.base import ROWS, Look, Page, shorten
 
 __all__ = ["PAGES"]
 
+_STATUSES = ("RECEIVED", "ACCEPTED", "DELIVERED", "BACKEDOUT", "PROCESSED", "CANCELLED", "TIMEOUT", "DISCARDED")
 _SERVICES = """
     select *, concat_ws('/', class, server, service) as name from pgps.services
     order by class, server, service limit 200
@@ -34,6 +35,7 @@ async def _units(look: Look) -> dict[str, Any]:
             "more": shorten(rows),
             "rows": rows,
             "status": given["status"],
+            "statuses": _STATUSES,
         }
 
 
