@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '2e728019a96817e0', $python$
+('attribute_list', '9cd014af15f379ba', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '2e728019a96817e0', $python$
+('callback_text', '9cd014af15f379ba', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '2e728019a96817e0', $python$
+('calling', '9cd014af15f379ba', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '2e728019a96817e0', $python$
+('composite.absence', '9cd014af15f379ba', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -431,7 +431,7 @@ def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> 
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.contexts', '2e728019a96817e0', $python$
+('composite.contexts', '9cd014af15f379ba', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -592,7 +592,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '2e728019a96817e0', $python$
+('composite.coupled', '9cd014af15f379ba', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -780,7 +780,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '2e728019a96817e0', $python$
+('composite.definition', '9cd014af15f379ba', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1015,7 +1015,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '2e728019a96817e0', $python$
+('composite.described', '9cd014af15f379ba', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1025,7 +1025,7 @@ from composite.definition import Definition, define
 from composite.detector import State
 from composite.graph import Graph, Node, build
 from composite.parts import find_parts
-from composite.syntax import Expression, leaves
+from composite.syntax import Expression, leaves, print_expression, print_name
 from lexer import SqlTextError
 
 GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
@@ -1116,9 +1116,11 @@ def tests_of(graph: Graph) -> list[str]:
 def described_nodes(definition: Definition, graph: Graph) -> list[dict[str, Any]]:
     """Return the nodes of the graph, the whole expression first, each with the numbers of the leaves below it."""
     about: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
+    written: dict[str, list[Expression]] = {node.name: [] for node in graph.nodes}
 
     def walk(part: Expression, node: Node, first: int) -> None:
         number = first
+        written[node.name].append(part)
         for inner, child in zip(part.parts, node.children):
             walk(inner, child, number)
             number += len(leaves(inner))
@@ -1129,13 +1131,27 @@ def described_nodes(definition: Definition, graph: Graph) -> list[dict[str, Any]
         {
             "name": node.name,
             "op": node.op,
-            "text": node.text,
+            "text": text_of_all(written[node.name]) or node.text,
             "parts": [child.name for child in node.children],
             "leaves": sorted(about[node.name]),
             "tests": [test.text for test in node.tests],
         }
         for node in reversed(graph.nodes)
     ]
+
+
+def text_of_all(parts: list[Expression]) -> str:
+    """Return the text of what one node is for: parts of the expression that differ in their aliases alone."""
+    if len({print_expression(part) for part in parts}) == 1:
+        return print_expression(parts[0])
+    text = print_expression(without_aliases(parts[0])) if parts else ""
+    aliases = dict.fromkeys(print_name(part.alias) for part in parts if part.alias)
+    return f"{text} {', '.join(aliases)}" if aliases else text
+
+
+def without_aliases(expression: Expression) -> Expression:
+    """Return an expression in which no leaf has a name of its own."""
+    return expression._replace(alias="", parts=tuple(without_aliases(part) for part in expression.parts))
 
 
 def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
@@ -1152,7 +1168,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '2e728019a96817e0', $python$
+('composite.detector', '9cd014af15f379ba', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1548,7 +1564,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '2e728019a96817e0', $python$
+('composite.entry', '9cd014af15f379ba', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1566,7 +1582,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '2e728019a96817e0', $python$
+('composite.event_time', '9cd014af15f379ba', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1670,7 +1686,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '2e728019a96817e0', $python$
+('composite.gathering', '9cd014af15f379ba', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1928,7 +1944,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '2e728019a96817e0', $python$
+('composite.graph', '9cd014af15f379ba', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2155,7 +2171,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '2e728019a96817e0', $python$
+('composite.keys', '9cd014af15f379ba', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2231,7 +2247,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '2e728019a96817e0', $python$
+('composite.keystate', '9cd014af15f379ba', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2374,7 +2390,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '2e728019a96817e0', $python$
+('composite.limits', '9cd014af15f379ba', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2413,7 +2429,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '2e728019a96817e0', $python$
+('composite.matching', '9cd014af15f379ba', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2483,7 +2499,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '2e728019a96817e0', $python$
+('composite.memo', '9cd014af15f379ba', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2554,7 +2570,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '2e728019a96817e0', $python$
+('composite.occurrences', '9cd014af15f379ba', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2643,7 +2659,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '2e728019a96817e0', $python$
+('composite.pairing', '9cd014af15f379ba', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2727,7 +2743,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '2e728019a96817e0', $python$
+('composite.parser', '9cd014af15f379ba', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3065,7 +3081,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '2e728019a96817e0', $python$
+('composite.parts', '9cd014af15f379ba', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3209,7 +3225,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '2e728019a96817e0', $python$
+('composite.points', '9cd014af15f379ba', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3333,7 +3349,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '2e728019a96817e0', $python$
+('composite.queries', '9cd014af15f379ba', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3555,7 +3571,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '2e728019a96817e0', $python$
+('composite.rows', '9cd014af15f379ba', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3644,7 +3660,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '2e728019a96817e0', $python$
+('composite.sequence', '9cd014af15f379ba', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3756,7 +3772,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '2e728019a96817e0', $python$
+('composite.server', '9cd014af15f379ba', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4066,7 +4082,7 @@ def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, 
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
     return queries.publish(subject.job, [*times, starts, ends, parts], bound)
 $python$),
-('composite.stepping', '2e728019a96817e0', $python$
+('composite.stepping', '9cd014af15f379ba', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4313,7 +4329,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '2e728019a96817e0', $python$
+('composite.storing', '9cd014af15f379ba', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4393,7 +4409,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '2e728019a96817e0', $python$
+('composite.subjects', '9cd014af15f379ba', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 from collections.abc import Iterable
@@ -4570,7 +4586,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
     return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
 $python$),
-('composite.syntax', '2e728019a96817e0', $python$
+('composite.syntax', '9cd014af15f379ba', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4675,7 +4691,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '2e728019a96817e0', $python$
+('composite.takeover', '9cd014af15f379ba', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4758,7 +4774,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '2e728019a96817e0', $python$
+('composite.texts', '9cd014af15f379ba', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4961,7 +4977,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '2e728019a96817e0', $python$
+('composite.times', '9cd014af15f379ba', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5163,7 +5179,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '2e728019a96817e0', $python$
+('composite.told', '9cd014af15f379ba', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5238,7 +5254,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '2e728019a96817e0', $python$
+('composite.trial', '9cd014af15f379ba', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5469,7 +5485,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '2e728019a96817e0', $python$
+('composite.windows', '9cd014af15f379ba', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5674,7 +5690,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '2e728019a96817e0', $python$
+('composite.wire', '9cd014af15f379ba', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5745,7 +5761,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '2e728019a96817e0', $python$
+('filter_literals', '9cd014af15f379ba', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5831,7 +5847,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '2e728019a96817e0', $python$
+('filter_names', '9cd014af15f379ba', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5945,7 +5961,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '2e728019a96817e0', $python$
+('filter_text', '9cd014af15f379ba', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6212,7 +6228,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '2e728019a96817e0', $python$
+('in_select', '9cd014af15f379ba', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6312,7 +6328,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '2e728019a96817e0', $python$
+('keywords', '9cd014af15f379ba', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6384,7 +6400,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '2e728019a96817e0', $python$
+('lexer', '9cd014af15f379ba', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6730,7 +6746,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '2e728019a96817e0', $python$
+('safe_filter', '9cd014af15f379ba', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7031,7 +7047,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '2e728019a96817e0', $python$
+('statement_composite', '9cd014af15f379ba', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7126,7 +7142,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '2e728019a96817e0', $python$
+('statement_reader', '9cd014af15f379ba', $python$
 """Read a statement word by word."""
 
 import re
@@ -7344,7 +7360,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '2e728019a96817e0', $python$
+('statement_text', '9cd014af15f379ba', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7622,7 +7638,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '2e728019a96817e0', $python$
+('token_lists', '9cd014af15f379ba', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7856,7 +7872,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '2e728019a96817e0', $python$
+('whole_row', '9cd014af15f379ba', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7961,7 +7977,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "2e728019a96817e0"
+digest = "9cd014af15f379ba"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8068,7 +8084,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "2e728019a96817e0"
+digest = "9cd014af15f379ba"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8168,7 +8184,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "2e728019a96817e0"
+digest = "9cd014af15f379ba"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8258,7 +8274,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "2e728019a96817e0"
+digest = "9cd014af15f379ba"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8350,7 +8366,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "2e728019a96817e0"
+digest = "9cd014af15f379ba"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8467,7 +8483,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "2e728019a96817e0"
+digest = "9cd014af15f379ba"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8559,7 +8575,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "2e728019a96817e0"
+digest = "9cd014af15f379ba"
 # Each behind those that it imports.
 names = [
     "lexer",

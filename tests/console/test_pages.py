@@ -25,7 +25,13 @@ _SHOWN = {
     "/types/reading/out": ["ward", "night_shift", "waiting"],
     "/types/reading/exception": ["beds", "P4711", "no bed for Dan"],
     "/subscriptions": ["ward", "night_shift", "paused", "glucose > 180", "pharmacy"],
-    "/subscriptions/ward": ["Waiting", "glucose > 180", "Resume", "Unsubscribe", "Class shared with 1 other; asked in dispatch"],
+    "/subscriptions/ward": [
+        "Waiting",
+        "glucose > 180",
+        "Resume",
+        "Unsubscribe",
+        "Class shared with 1 other; asked in dispatch",
+    ],
     "/exceptions": ["beds", "P4711", "no bed for Dan", "Retry", "Discard"],
     "/exceptions/counts": ["beds", "2"],
     "/topology": ["links_broker", "pharmacy", "Routes"],
@@ -72,6 +78,24 @@ def test_every_page_shows_what_there_is_and_what_others_have_written_as_text(
     )
     # A new page is a line in the table above.
     assert {path for path in paths if "{" not in path} - {"/exceptions/one"} <= set(_SHOWN)
+
+
+def test_the_graph_of_a_composite_event_is_the_tree_of_its_nodes(
+    connect: Connect, visit: Visit, boss: str, own_database: str
+) -> None:
+    admin = connect(dsn=own_database)
+    for one in ("tick", "ticker"):
+        make_type(admin, one)
+    call(admin, "create_composite_event", "it", "(tick a ; ticker b) and tick c")
+    page = visit(boss, dsn=own_database).get("/composites/it").text
+    tree = page.partition('<ul class="tree">')[2].partition("</ul>")[0]
+    # A name that is the beginning of another is no part of it; what stands twice is below each.
+    assert re.findall(r'<li class="d(\d)( operator)?"><code>([^<]*)', tree)[1:] == [
+        ("1", " operator", "tick a ; ticker b"),
+        ("2", "", "tick a, c"),
+        ("2", "", "ticker b"),
+        ("1", "", "tick a, c"),
+    ]
 
 
 def test_of_findings_of_one_kind_some_are_shown_and_the_number_of_the_others(

@@ -48,7 +48,7 @@ async def _composite(look: Look) -> dict[str, Any]:
         row["node"] = expressions.get(row["node"], row["node"])
     return {
         "composite": found,
-        "graph": _graph(plan, nodes),
+        "graph": _graph(plan),
         "nodes": nodes,
         "rows": rows,
         "more": shorten(rows),
@@ -58,16 +58,18 @@ async def _composite(look: Look) -> dict[str, Any]:
     }
 
 
-def _graph(plan: list[Row], nodes: list[Row]) -> list[dict[str, Any]]:
-    """Return the event graph as lines of a tree, each below the expressions that it is a part of."""
-    expressions = list(dict.fromkeys(row["expression"] for row in plan))
-    lines = []
-    for text in expressions:
-        brokers = [row["broker"] for row in plan if row["expression"] == text]
-        depth = sum(text != other and text in other for other in expressions)
-        is_leaf = not any(text != other and other in text for other in expressions)
-        waiting = sum(row["open"] for row in nodes if row["node"] == text)
-        lines.append({"text": text, "depth": depth, "leaf": is_leaf, "brokers": brokers, "open": waiting})
+def _graph(plan: list[Row]) -> list[dict[str, Any]]:
+    """Return the event graph as lines of a tree; a node that is a part of several stands below each."""
+    rows: dict[str, list[Row]] = {}
+    for row in plan:
+        rows.setdefault(row["node"], []).append(row)
+    lines, to_do = [], [(plan[0]["node"], 0)] if plan else []
+    while to_do:
+        name, depth = to_do.pop()
+        row, brokers = rows[name][0], [row["broker"] for row in rows[name]]
+        leaf = not row["parts"]
+        lines.append({"text": row["expression"], "depth": depth, "leaf": leaf, "brokers": brokers, "open": row["open"]})
+        to_do += [(part, depth + 1) for part in reversed(row["parts"])]
     return lines
 
 

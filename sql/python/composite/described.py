@@ -7,7 +7,7 @@ from composite.definition import Definition, define
 from composite.detector import State
 from composite.graph import Graph, Node, build
 from composite.parts import find_parts
-from composite.syntax import Expression, leaves
+from composite.syntax import Expression, leaves, print_expression, print_name
 from lexer import SqlTextError
 
 GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
@@ -98,9 +98,11 @@ def tests_of(graph: Graph) -> list[str]:
 def described_nodes(definition: Definition, graph: Graph) -> list[dict[str, Any]]:
     """Return the nodes of the graph, the whole expression first, each with the numbers of the leaves below it."""
     about: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
+    written: dict[str, list[Expression]] = {node.name: [] for node in graph.nodes}
 
     def walk(part: Expression, node: Node, first: int) -> None:
         number = first
+        written[node.name].append(part)
         for inner, child in zip(part.parts, node.children):
             walk(inner, child, number)
             number += len(leaves(inner))
@@ -111,13 +113,27 @@ def described_nodes(definition: Definition, graph: Graph) -> list[dict[str, Any]
         {
             "name": node.name,
             "op": node.op,
-            "text": node.text,
+            "text": text_of_all(written[node.name]) or node.text,
             "parts": [child.name for child in node.children],
             "leaves": sorted(about[node.name]),
             "tests": [test.text for test in node.tests],
         }
         for node in reversed(graph.nodes)
     ]
+
+
+def text_of_all(parts: list[Expression]) -> str:
+    """Return the text of what one node is for: parts of the expression that differ in their aliases alone."""
+    if len({print_expression(part) for part in parts}) == 1:
+        return print_expression(parts[0])
+    text = print_expression(without_aliases(parts[0])) if parts else ""
+    aliases = dict.fromkeys(print_name(part.alias) for part in parts if part.alias)
+    return f"{text} {', '.join(aliases)}" if aliases else text
+
+
+def without_aliases(expression: Expression) -> Expression:
+    """Return an expression in which no leaf has a name of its own."""
+    return expression._replace(alias="", parts=tuple(without_aliases(part) for part in expression.parts))
 
 
 def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:

@@ -26,15 +26,30 @@ def broker(connect: Connect, own_database: str) -> psycopg.Connection:
 
 def test_what_is_local_is_detected_here(broker: psycopg.Connection) -> None:
     call(broker, "create_composite_event", "it", "(rain a ; rain b) or rain c + '4 s'")
+    # Leaves that differ in their aliases alone are one node, which says all of them.
+    whole = "rain a ; rain b or plus(rain c, '4 s')"
     assert rows(broker, PLAN) == [
         (expression, "here", None, None)
-        for expression in ("rain a ; rain b or plus(rain c, '4 s')", "plus(rain c, '4 s')", "rain a ; rain b", "rain a")
+        for expression in (whole, "plus(rain c, '4 s')", "rain a ; rain b", "rain a, b, c")
     ]
     nodes = "select node from pgps.plan_composite_event('{}') where expression like 'rain %'"
     call(broker, "create_composite_event", "other", "rain z ; snow")
     # The event of a leaf is the same node in both: an alias makes no difference.
     shared = set(rows(broker, nodes.format("it"))) & set(rows(broker, nodes.format("other")))
     assert len(shared) == 1
+
+
+def test_a_sub_expression_that_stands_twice_is_one_node_without_the_names_that_differ(
+    broker: psycopg.Connection,
+) -> None:
+    call(broker, "create_composite_event", "it", "(rain a ; wind) and (rain b ; wind) and snow c")
+    assert [row[0] for row in rows(broker, PLAN)][1:] == [
+        "snow c",
+        "rain a ; wind and rain b ; wind",
+        "rain ; wind",
+        "wind",
+        "rain a, b",
+    ]
 
 
 def test_a_plan_needs_the_event_and_the_right(
