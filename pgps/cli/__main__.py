@@ -13,6 +13,7 @@ import typer
 import typer.main
 
 import pgps
+from pgps._help import Command, Group
 from pgps.cli import (
     _errors,
     advertisements,
@@ -49,6 +50,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="pgps",
+    cls=Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -99,7 +101,7 @@ def _register() -> None:
     for module in (publish, listen, sql, parse, doctor, audit, top, topology, console, metrics):
         module.register(app)
     demo = _demo()
-    app.command("demo", hidden=demo is None)(demo or _no_demo)
+    app.command("demo", cls=Command, hidden=demo is None)(demo or _no_demo)
 
 
 def _demo() -> Any:

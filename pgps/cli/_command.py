@@ -9,6 +9,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 import psycopg
 import typer
 
+from pgps._help import Command, Group
 from pgps.cli._errors import FAILED, report
 from pgps.cli._session import Options, Session
 from pgps.errors import PgpsError
@@ -46,7 +47,7 @@ _CHANGE = {**_READ, "dry_run": DryRun, "show_sql": ShowSql}
 
 def group(help: str) -> typer.Typer:  # noqa: A002 - typer's own name for it
     """Return an empty group of commands: a noun that waits for its verbs."""
-    return typer.Typer(help=help, no_args_is_help=True, pretty_exceptions_enable=False)
+    return typer.Typer(cls=Group, help=help, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def command(
@@ -81,7 +82,7 @@ def command(
                 ),
             ]
         )
-        app.command(name, **settings)(run)
+        app.command(name, cls=Command, **settings)(run)
         return function
 
     return register

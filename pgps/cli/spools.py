@@ -44,9 +44,9 @@ class Pattern:
     ] = None
     sender: Annotated[str | None, typer.Option("--sender", help="Role that sent the messages.")] = None
     spooler: Annotated[str | None, typer.Option("--spooler", help="Role that spooled them.")] = None
-    keyword: Annotated[list[str] | None, typer.Option("--keyword", help="Exactly these keywords, in this order.")] = (
-        None
-    )
+    keyword: Annotated[
+        list[str] | None, typer.Option("--keyword", metavar="WORD", help="Exactly these keywords, in this order.")
+    ] = None
 
     def call(self, function: str, spool: str) -> Composed:
         """Return the call of a function about the messages of a spool that match."""

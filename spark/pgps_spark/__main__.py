@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from pgps._help import Command, Group
 from pgps.errors import ConfigError, PgpsError
 from pgps_spark.pipeline import config
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False, no_args_is_help=True)
+app = typer.Typer(cls=Group, add_completion=False, pretty_exceptions_show_locals=False, no_args_is_help=True)
 
 Configuration = Annotated[Path, typer.Argument(help="The pipeline's configuration, a TOML file.")]
 Names = Annotated[list[str] | None, typer.Argument(help="Jobs to run, in this order; all, as they stand, without.")]
@@ -22,7 +23,7 @@ Memory = Annotated[str | None, typer.Option(help="Memory of the driver, as Spark
 Json = Annotated[bool, typer.Option("--json", help="A line of JSON for each job on standard output.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     configuration: Configuration,
     jobs: Names = None,
@@ -53,7 +54,7 @@ def run(
         spark.stop()
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_jobs(configuration: Configuration) -> None:
     """Check a configuration and list its jobs."""
     try:

@@ -38,7 +38,23 @@ def test_every_command_has_help_with_the_shared_options(
     if command[0] != "demo":
         assert "--dsn" in result.out
         assert "--json" in result.out
+    # A switch takes no value, so its help names none.
+    assert "<bool>" not in result.out
     assert result.err == ""
+
+
+def test_groups_and_the_other_programs_say_no_type_of_a_switch(
+    pgps_without_database: Pgps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    for arguments in ([], ["sub"], ["event"]):
+        said = pgps_without_database(*arguments, "--help").out
+        assert "--help" in said
+        assert "<bool>" not in said
+    for program in (["pgps_worker"], ["pgps_spark"], ["pgps_spark", "run"]):
+        done = subprocess.run([sys.executable, "-m", *program, "--help"], capture_output=True, text=True, check=True)
+        assert "--help" in done.stdout
+        assert "<bool>" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import psycopg
 import typer
 
 from pgps import config as pgps_config
+from pgps._help import Command
 from pgps.errors import ConfigError, PgpsError, from_database
 from pgps_worker import logs
 from pgps_worker.config import WorkerConfig, default_cores, default_name
@@ -68,7 +69,7 @@ LogLevel = Annotated[Level, typer.Option(envvar="PGPS_WORKER_LOG_LEVEL", help="L
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def work(
     *,
     dsn: Dsn = None,
