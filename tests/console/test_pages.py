@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable
 
@@ -78,6 +79,19 @@ def test_every_page_shows_what_there_is_and_what_others_have_written_as_text(
     )
     # A new page is a line in the table above.
     assert {path for path in paths if "{" not in path} - {"/exceptions/one"} <= set(_SHOWN)
+
+
+def test_no_page_leads_to_one_that_is_not_there(connect: Connect, visit: Visit, boss: str, own_database: str) -> None:
+    admin = connect(dsn=own_database)
+    furnish(admin)
+    # Its name is that of no event type.
+    call(admin, "subscribe", "all_that_is_read", "read*")
+    browser = visit(boss, dsn=own_database)
+    pages = [*_SHOWN, "/subscriptions/all_that_is_read"]
+    found = {html.unescape(href) for path in pages for href in re.findall(r'href="(/[^"]*)"', browser.get(path).text)}
+    leads = {href: browser.get(href).status_code for href in sorted(found - set(_SHOWN))}
+    assert {href: status for href, status in leads.items() if status != 200} == {}
+    assert "/types?name=read" in leads
 
 
 def test_the_graph_of_a_composite_event_is_the_tree_of_its_nodes(
