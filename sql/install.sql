@@ -133,6 +133,7 @@
 \ir code/dispatch/windows.sql
 \ir code/dispatch/producer_numbers.sql
 \ir code/dispatch/dispatch.sql
+\ir code/dispatch/together.sql
 \ir code/dispatch/set_aside.sql
 \ir code/dispatch/locked_types.sql
 \ir code/dispatch/resumed_types.sql

@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '9cd014af15f379ba', $python$
+('attribute_list', '104244c6844704f8', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '9cd014af15f379ba', $python$
+('callback_text', '104244c6844704f8', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '9cd014af15f379ba', $python$
+('calling', '104244c6844704f8', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '9cd014af15f379ba', $python$
+('composite.absence', '104244c6844704f8', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -431,7 +431,7 @@ def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> 
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.contexts', '9cd014af15f379ba', $python$
+('composite.contexts', '104244c6844704f8', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -592,7 +592,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '9cd014af15f379ba', $python$
+('composite.coupled', '104244c6844704f8', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -780,7 +780,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '9cd014af15f379ba', $python$
+('composite.definition', '104244c6844704f8', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1015,7 +1015,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '9cd014af15f379ba', $python$
+('composite.described', '104244c6844704f8', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1168,7 +1168,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '9cd014af15f379ba', $python$
+('composite.detector', '104244c6844704f8', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1564,7 +1564,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '9cd014af15f379ba', $python$
+('composite.entry', '104244c6844704f8', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1582,7 +1582,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '9cd014af15f379ba', $python$
+('composite.event_time', '104244c6844704f8', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1686,7 +1686,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '9cd014af15f379ba', $python$
+('composite.gathering', '104244c6844704f8', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1944,7 +1944,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '9cd014af15f379ba', $python$
+('composite.graph', '104244c6844704f8', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2171,7 +2171,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '9cd014af15f379ba', $python$
+('composite.keys', '104244c6844704f8', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2247,7 +2247,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '9cd014af15f379ba', $python$
+('composite.keystate', '104244c6844704f8', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2390,7 +2390,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '9cd014af15f379ba', $python$
+('composite.limits', '104244c6844704f8', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2429,7 +2429,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '9cd014af15f379ba', $python$
+('composite.matching', '104244c6844704f8', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2499,7 +2499,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '9cd014af15f379ba', $python$
+('composite.memo', '104244c6844704f8', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2570,7 +2570,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '9cd014af15f379ba', $python$
+('composite.occurrences', '104244c6844704f8', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2659,7 +2659,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '9cd014af15f379ba', $python$
+('composite.pairing', '104244c6844704f8', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2743,7 +2743,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '9cd014af15f379ba', $python$
+('composite.parser', '104244c6844704f8', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3081,7 +3081,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '9cd014af15f379ba', $python$
+('composite.parts', '104244c6844704f8', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3225,7 +3225,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '9cd014af15f379ba', $python$
+('composite.points', '104244c6844704f8', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3349,7 +3349,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '9cd014af15f379ba', $python$
+('composite.queries', '104244c6844704f8', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3416,14 +3416,23 @@ select * from pgps_internal.note_steps($1::bigint[], $2::integer[], $3::bigint[]
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[])"""
 
 
+GIVEN = """
+select c.composite_id, c.given::text as given
+from pgps_internal.composite c where c.composite_id = any ($1::bigint[])"""
+
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections)"""
-PLAN_ONCE = """
-select b.before, set_config('plan_cache_mode', 'force_generic_plan', true)
-from (select current_setting('plan_cache_mode') as before offset 0) b"""
-PLAN_AS = "select set_config('plan_cache_mode', $1, true)"
+# Sets in the select list are cheaper to set up than functions in FROM, and there may be a thousand such statements.
+INSERT = """
+insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends), pgps_internal.moment(i.detected),
+    i.start_point, i.end_point, i.constituents::jsonb
+from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
+    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
+EVENT_IDS = """
+select array(select nextval('pgps_internal.event_id_seq') from generate_series(1, $1)) as ids"""
 RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true)"
-DETECTIONS = ["bigint", "bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]", "text[]"]
+DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]"]
 
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
@@ -3444,7 +3453,6 @@ class Queries:
     def __init__(self, db: Any, memory: dict[str, Any]) -> None:
         self.db = db
         self.plans: dict[str, Any] = memory.setdefault("plans", {})
-        self.mode: Optional[str] = None  # of making plans, while it is another one
 
     def plan(self, text: str, types: list[str]) -> Any:
         """Return the plan of a statement."""
@@ -3476,32 +3484,33 @@ class Queries:
                 found = self.rows(text, *(list(column) for column in zip(*rows)))
         return {(row["composite_id"], row["share"]): row["row_id"] for row in found}
 
-    def plan_once(self, *, wanted: bool) -> None:
-        """Have plans made that do not depend on what is inserted: else one is made five times before it is kept."""
-        if wanted and self.mode is None:
-            self.mode = self.plan(PLAN_ONCE, []).execute([])[0]["before"]
-        elif not wanted and self.mode is not None:
-            self.plan(PLAN_AS, ["text"]).execute([self.mode])
-            self.mode = None
+    def given(self, composites: list[int]) -> dict[int, str]:
+        """Return the arguments of definitions as JSON."""
+        return {row["composite_id"]: row["given"] for row in self.rows(GIVEN, composites)} if composites else {}
 
-    def publish(self, job: dict[str, Any], columns: list[list[Any]], bound: Optional[list[str]]) -> Optional[Statement]:
-        """Publish what was detected: start, end and detection in microseconds, both bounds as points, constituents.
+    def event_ids(self, count: int) -> list[int]:
+        """Return ids for so many events, in ascending order."""
+        found: list[int] = self.plan(EVENT_IDS, ["integer"]).execute([count])[0]["ids"]
+        return found
 
-        Return what is to be recorded; None where that is done, since attributes of users' are evaluated.
+    def publish(self, job: dict[str, Any], ids: list[int], columns: list[list[Any]]) -> Statement:
+        """Publish what was detected of a composite event without attributes; return what is to be recorded.
+
+        columns: start, end and detection in microseconds, both bounds as points, constituents.
         """
-        self.plan_once(wanted=job["insert"] is not None)
-        if job["insert"] is None:
-            self.plan(PUBLISH, DETECTIONS).execute([job["composite_id"], *columns, bound])
-            return None
-        row = self.plan(job["insert"], DETECTIONS[1:-1]).execute(columns)[0]
-        return job["owner"], job["type_id"], row["first"], row["last"]
+        plan = self.plan(INSERT.format(log=job["log"]), ["bigint[]", *DETECTIONS])
+        plan.execute([ids, *columns])
+        return job["owner"], job["type_id"], ids[0], ids[-1]
 
-    def record(self, statements: Iterable[Optional[Statement]]) -> None:
+    def publish_found(self, job: dict[str, Any], columns: list[list[Any]], bound: list[str]) -> None:
+        """Publish what was detected of a composite event whose attributes are to be evaluated, and record it."""
+        self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
+
+    def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""
         by_owner: dict[int, list[Statement]] = {}
         for one in statements:
-            if one is not None:
-                by_owner.setdefault(one[0], []).append(one)
+            by_owner.setdefault(one[0], []).append(one)
         for owner, group in by_owner.items():
             _, *columns = (list(column) for column in zip(*group))
             self.plan(RECORD, ["bigint", "integer[]", "bigint[]", "bigint[]"]).execute([owner, *columns])
@@ -3571,7 +3580,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '9cd014af15f379ba', $python$
+('composite.rows', '104244c6844704f8', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3660,7 +3669,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '9cd014af15f379ba', $python$
+('composite.sequence', '104244c6844704f8', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3772,7 +3781,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '9cd014af15f379ba', $python$
+('composite.server', '104244c6844704f8', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3797,8 +3806,7 @@ from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Sta
 from composite.rows import HELD, KeyRow, Row
 from composite.sequence import Moment, as_found
 from composite.storing import fault_of, rows_of_keys, rows_of_open, stored, unstored
-from composite.subjects import ROW_BYTES, Subject, keep, known_of, recall
-from composite.syntax import leaves
+from composite.subjects import ROW_BYTES, Subject, keep, learn, recall, unknown_of
 from composite.told import PairTeller, tell_part, write_parts
 
 TICKS_AT_ONCE = 20_000
@@ -3822,7 +3830,8 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
 
 def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Do the same, with the statements of the session."""
-    numbered = {one["subject"]: Subject(one, known_of(memory, one, job["intervals"])) for one in job["composites"]}
+    learn(memory, job, queries.given(unknown_of(memory, job["composites"])))
+    numbered = {one["subject"]: Subject(one, memory["graphs"][one["composite_id"]]) for one in job["composites"]}
     subjects = [*numbered.values()]
     for subject in subjects:
         recall(memory, subject)
@@ -3836,11 +3845,7 @@ def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> d
     for subject in subjects:
         left = run(queries, subject, left)
     keep(memory, subjects, write(queries, subjects, born))
-    told = [subject for subject in subjects if subject.pairs or subject.found]
-    moments: dict[int, str] = {}
-    statements = [publish(queries, subject, job["broker"], moments) for subject in told]
-    queries.plan_once(wanted=False)
-    queries.record(statements)
+    publish(queries, subjects, job["broker"])
     return {"more": any(subject.more for subject in subjects)}
 
 
@@ -3879,8 +3884,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
 def order_sequence(subject: Subject) -> None:
     """Put the events of a sequence in order of delivery, each with its point; the second operand first, where both."""
     job, arrivals = subject.job, subject.arrivals
-    before, after = leaves(subject.known.definition.expression)
-    arrivals.sort(key=first_of if before.type != after.type else last_leaf_first)
+    arrivals.sort(key=last_leaf_first if subject.known.is_of_one else first_of)
     clock = subject.ordering["frontier"] if subject.ordering is not None else job["since"]
     if subject.ordering is None:
         subject.ordering = {"frontier": clock, "sources": [], "idle": []}
@@ -4057,32 +4061,51 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
     return queries.write(keys, opened, late, steps)
 
 
-def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, str]) -> Optional[Statement]:
-    """Publish what was detected; payloads are put into the constituents as they are. moments: times as text."""
+def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
+    """Publish what was detected, of all composite events without attributes as one publication of each owner."""
+    moments: dict[int, str] = {}
+    told = [subject for subject in subjects if subject.pairs or subject.found]
+    plain = [subject for subject in told if not subject.job["binds"]]
+    ids = queries.event_ids(sum(subject.detections for subject in plain)) if plain else []
+    statements: list[Statement] = []
+    at = 0
+    for subject in told:
+        columns = detected(subject, broker, moments)
+        if subject.job["binds"]:
+            bound = [write_given(bind(subject.known.definition, one.occurrence)) for one in subject.found]
+            queries.publish_found(subject.job, columns, bound)
+        else:
+            count = subject.detections
+            statements.append(queries.publish(subject.job, ids[at : at + count], columns))
+            at += count
+    queries.record(statements)
+
+
+def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[list[Any]]:
+    """Return what was detected as columns; payloads are put into the constituents as they are.
+
+    Start, end and detection in microseconds, both bounds as points, constituents. moments: times as text.
+    """
     definition = subject.known.definition
-    bound = None
     if subject.pairs:
-        tell = PairTeller(definition, moments).write
+        tell = PairTeller(definition, moments, subject.known.heads).write
         starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
-        ends = [last[2] for _, _, last in subject.pairs]
-        detected = ends
+        ends = found_at = [last[2] for _, _, last in subject.pairs]
         parts = measured((tell(firsts, last) for _, firsts, last in subject.pairs), subject.size_of_batch)
     elif subject.job["asked"] is not None:
         told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
         starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
-        detected = [one.point for one in subject.found]
+        found_at = [one.point for one in subject.found]
         parts = measured((text for _, text in told), subject.size_of_batch)
     else:
         found = [one.occurrence for one in subject.found]
         starts, ends = [one[1] for one in found], [one[2] for one in found]
-        detected = [one.point for one in subject.found]
+        found_at = [one.point for one in subject.found]
         parts = measured((write_parts(definition, one) for one in found), subject.size_of_batch)
-        if subject.job["binds"]:
-            bound = [write_given(bind(definition, one)) for one in found]
-    times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
-    return queries.publish(subject.job, [*times, starts, ends, parts], bound)
+    times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
+    return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', '9cd014af15f379ba', $python$
+('composite.stepping', '104244c6844704f8', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4329,7 +4352,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '9cd014af15f379ba', $python$
+('composite.storing', '104244c6844704f8', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4409,9 +4432,10 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '9cd014af15f379ba', $python$
+('composite.subjects', '104244c6844704f8', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
+import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
@@ -4425,6 +4449,8 @@ from composite.points import Event
 from composite.rows import KeyRow, Row
 from composite.sequence import Moment, Pair, sequence_of
 from composite.stepping import Found
+from composite.syntax import leaves
+from composite.told import Heads
 
 GRAPHS_KEPT = 5000
 KEPT_BYTES = 128_000_000  # of all states of a session; what is closed counts, too, until they are read again
@@ -4432,7 +4458,10 @@ ROW_BYTES = 800  # of an open occurrence, besides what is stored of it
 
 
 class Known(NamedTuple):
-    """Hold what a session keeps of a composite event: it is the same until the definition changes."""
+    """Hold what a session keeps of a composite event: it is the same until the definition changes.
+
+    is_of_one: its first two leaves are of one event type. heads: of its constituents, as JSON; see PairTeller.
+    """
 
     version: str
     definition: Definition
@@ -4440,6 +4469,8 @@ class Known(NamedTuple):
     nodes: list[str]
     columns: list[tuple[str, ...]]
     is_sequence: bool
+    is_of_one: bool
+    heads: Heads
 
 
 class Kept(NamedTuple):
@@ -4534,6 +4565,11 @@ class Subject:
         return len(self.moments if self.moments is not None else self.events)
 
     @property
+    def detections(self) -> int:
+        """Return how many occurrences were detected."""
+        return len(self.pairs) or len(self.found)
+
+    @property
     def by_arrival(self) -> bool:
         """Tell whether events are taken as they come."""
         return self.known.graph.frame.time_basis == "arrival"
@@ -4565,28 +4601,37 @@ def keep(memory: dict[str, Any], subjects: Iterable[Subject], steps: dict[tuple[
         states.clear()
 
 
-def known_of(memory: dict[str, Any], job: dict[str, Any], intervals: list[str]) -> Known:
-    """Return the graph of a composite event, of this session or made now."""
+def unknown_of(memory: dict[str, Any], jobs: list[dict[str, Any]]) -> list[int]:
+    """Return the composite events whose graphs this session has not made yet; it lets all go where it has too many."""
     graphs: dict[int, Known] = memory.setdefault("graphs", {})
-    known = graphs.get(job["composite_id"])
-    if known is None or known.version != job["version"]:
-        definition = define_from(job["given"])
-        # What comes in parts does not end where it comes.
-        (graph,) = build([definition], [*intervals, *(job["part_types"] or ())])
-        known = known_as(job["version"], definition, graph)
-        if len(graphs) >= GRAPHS_KEPT:
-            graphs.clear()
-        graphs[job["composite_id"]] = known
-    return known
+    versions = {one["composite_id"]: one["version"] for one in jobs}
+    found = [number for number in versions if number not in graphs or graphs[number].version != versions[number]]
+    if found and len(graphs) + len(found) > GRAPHS_KEPT:
+        graphs.clear()
+        return [*versions]
+    return found
+
+
+def learn(memory: dict[str, Any], job: dict[str, Any], given: dict[int, str]) -> None:
+    """Make the graphs of composite events from the arguments of their definitions."""
+    for one in job["composites"]:
+        text = given.pop(one["composite_id"], None)
+        if text is not None:
+            definition = define_from(json.loads(text))
+            # What comes in parts does not end where it comes.
+            (graph,) = build([definition], [*job["intervals"], *(one["part_types"] or ())])
+            memory["graphs"][one["composite_id"]] = known_as(one["version"], definition, graph)
 
 
 def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     """Return what a session keeps of a composite event."""
     nodes = leaf_nodes(definition, graph)
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
-    return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
+    kinds = [leaf.type for leaf in leaves(definition.expression)]
+    is_sequence = sequence_of(graph) is not None
+    return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', '9cd014af15f379ba', $python$
+('composite.syntax', '104244c6844704f8', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4691,7 +4736,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '9cd014af15f379ba', $python$
+('composite.takeover', '104244c6844704f8', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4774,7 +4819,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '9cd014af15f379ba', $python$
+('composite.texts', '104244c6844704f8', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -4977,7 +5022,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '9cd014af15f379ba', $python$
+('composite.times', '104244c6844704f8', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5179,7 +5224,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '9cd014af15f379ba', $python$
+('composite.told', '104244c6844704f8', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5199,16 +5244,20 @@ def moment(at: int) -> str:
     return (EPOCH + timedelta(microseconds=at)).isoformat()
 
 
+# For both operands of a sequence, by the origin of an event: how it begins as a constituent.
+Heads = tuple[dict[Any, str], dict[Any, str]]
+
+
 class PairTeller:
     """Write what sequences of two events are made of; what is the same in many is written once.
 
-    moments: times that were written before, of other definitions, too.
+    moments: times that were written before, of other definitions, too; heads: beginnings of constituents, of this one.
     """
 
-    def __init__(self, definition: Definition, moments: dict[int, str]) -> None:
+    def __init__(self, definition: Definition, moments: dict[int, str], heads: Heads) -> None:
         self.leaves = definition.expression.parts
         self.moments = moments
-        self.heads: tuple[dict[Any, str], dict[Any, str]] = ({}, {})
+        self.heads = heads
 
     def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
         """Return the constituents of a sequence, which are in order of time, as a JSON array."""
@@ -5254,7 +5303,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '9cd014af15f379ba', $python$
+('composite.trial', '104244c6844704f8', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5485,7 +5534,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '9cd014af15f379ba', $python$
+('composite.windows', '104244c6844704f8', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5690,7 +5739,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '9cd014af15f379ba', $python$
+('composite.wire', '104244c6844704f8', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5761,7 +5810,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '9cd014af15f379ba', $python$
+('filter_literals', '104244c6844704f8', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5847,7 +5896,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '9cd014af15f379ba', $python$
+('filter_names', '104244c6844704f8', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -5961,7 +6010,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '9cd014af15f379ba', $python$
+('filter_text', '104244c6844704f8', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6228,7 +6277,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '9cd014af15f379ba', $python$
+('in_select', '104244c6844704f8', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6328,7 +6377,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '9cd014af15f379ba', $python$
+('keywords', '104244c6844704f8', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6400,7 +6449,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '9cd014af15f379ba', $python$
+('lexer', '104244c6844704f8', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6746,7 +6795,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '9cd014af15f379ba', $python$
+('safe_filter', '104244c6844704f8', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7047,7 +7096,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '9cd014af15f379ba', $python$
+('statement_composite', '104244c6844704f8', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7142,7 +7191,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '9cd014af15f379ba', $python$
+('statement_reader', '104244c6844704f8', $python$
 """Read a statement word by word."""
 
 import re
@@ -7360,7 +7409,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '9cd014af15f379ba', $python$
+('statement_text', '104244c6844704f8', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7638,7 +7687,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '9cd014af15f379ba', $python$
+('token_lists', '104244c6844704f8', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7872,7 +7921,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '9cd014af15f379ba', $python$
+('whole_row', '104244c6844704f8', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -7977,7 +8026,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "9cd014af15f379ba"
+digest = "104244c6844704f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8084,7 +8133,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "9cd014af15f379ba"
+digest = "104244c6844704f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8184,7 +8233,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "9cd014af15f379ba"
+digest = "104244c6844704f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8274,7 +8323,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "9cd014af15f379ba"
+digest = "104244c6844704f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8366,7 +8415,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "9cd014af15f379ba"
+digest = "104244c6844704f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8483,7 +8532,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "9cd014af15f379ba"
+digest = "104244c6844704f8"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8517,8 +8566,8 @@ names = [
     "composite.occurrences",
     "composite.queries",
     "composite.gathering",
-    "composite.subjects",
     "composite.told",
+    "composite.subjects",
     "composite.coupled",
     "composite.storing",
     "composite.server",
@@ -8575,7 +8624,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "9cd014af15f379ba"
+digest = "104244c6844704f8"
 # Each behind those that it imports.
 names = [
     "lexer",

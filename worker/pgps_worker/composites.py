@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import TYPE_CHECKING, LiteralString
 
 from psycopg import errors
 
-from pgps_worker.connection import Connection, connect, in_one_line, notified
+from pgps_worker.connection import connect, in_one_line
+from pgps_worker.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
@@ -25,6 +24,15 @@ CHANNEL: LiteralString = "pgps_composite"
 _STATEMENT_TIMEOUT = 300.0
 # Whoever alters or drops an event type in an open transaction is waited for by what reads that type (decision 74).
 _SETTINGS = {"lock_timeout": "2s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """What a call has come to: how many steps it took, whether there is more to do, else when the next timer is due."""
+
+    steps: int
+    more: bool
+    timer: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +58,23 @@ class Composites:
         ) as connection:
             await connection.execute("listen " + CHANNEL)
             self.vitals.up(self.name)
-            while not self.stop.requested:
-                if not await self._detect(connection):
-                    await notified(connection, await self._patience(connection), stop=self.stop)
+            with Wire(connection) as wire, self.stop.calls(wire.interrupt):
+                while not wire.interrupted:
+                    try:
+                        await wire.aside(lambda: self._look(wire))
+                    except errors.LockNotAvailable as error:
+                        log.warning("detection waits for another session: %s", in_one_line(error))
+                        await wire.aside(lambda: wire.notified(self.config.poll))
 
-    async def _detect(self, connection: Connection) -> int:
-        try:
-            return await detect(connection)
-        except errors.LockNotAvailable as error:
-            log.warning("detection waits for another session: %s", in_one_line(error))
-            return 0
-
-    async def _patience(self, connection: Connection) -> float:
-        """Return how long to wait for a notification: up to the next timer, at most a poll."""
-        row: Sequence[Any] | None = await (await connection.execute("select pgps.next_timer()")).fetchone()
-        seconds = row[0] if row else None
-        return self.config.poll if seconds is None else min(self.config.poll, max(seconds, 0.001))
+    def _look(self, wire: Wire) -> None:
+        """Detect until interrupted, and in between wait for a notification: up to the next timer, at most a poll."""
+        while not wire.interrupted:
+            found = detect(wire)
+            if not found.more:
+                timer = self.config.poll if found.timer is None else found.timer
+                wire.notified(min(self.config.poll, max(timer, 0.001)))
 
 
-async def detect(connection: Connection) -> int:
-    """Detect what there is; return how many steps that took."""
-    row: Sequence[Any] | None = await (await connection.execute("select pgps.detect(shared => true)")).fetchone()
-    return int(row[0]) if row else 0
+def detect(wire: Wire) -> Detected:
+    """Detect what there is."""
+    return Detected(*wire.row("select steps, more, timer from pgps.detect_share()"))

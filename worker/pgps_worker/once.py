@@ -71,7 +71,9 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, limit: f
             dispatched += events
     vitals.events_dispatched += dispatched
     await run_all_lanes(connection)
-    detected = await detect(connection) + (await relay(connection) or 0)
+    with Wire(connection) as wire:
+        steps = (await wire.aside(lambda: detect(wire))).steps
+    detected = steps + (await relay(connection) or 0)
     agenda.offer(await pending_subscribers(connection, LOOK_LIMIT))
     await agenda.settled()
     confirmed = (await calls.raise_confirming(connection)).done

@@ -27,7 +27,7 @@ drop function if exists pgps_internal.take_steps(pgps_internal.composite[], pgps
         boolean[], timestamptz), pgps_internal.take_steps(bigint[], bigint[], boolean[], timestamptz),
     pgps_internal.try_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
         timestamptz), pgps_internal.try_steps(bigint[], bigint[], boolean[], timestamptz),
-    pgps_internal.detect(integer), pgps.detect();
+    pgps_internal.detect(integer), pgps_internal.detect(integer, boolean), pgps.detect();
 create or replace function pgps_internal.take_steps(
     composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
 ) returns boolean
@@ -187,6 +187,28 @@ comment on function pgps_internal.try_steps(bigint[], integer[], bigint[], boole
 'As take_steps; a composite event whose step raises is suspended, where it was, and the others go on. One that would
 make too much at once goes less far';
 
+create or replace function pgps_internal.lock_due(inout composite_ids bigint[], inout shares integer[])
+language plpgsql
+as $$
+declare
+    v_is_held boolean;
+begin
+    -- One that another session has altered, reset or dropped and not committed is left out; the others go on.
+    select array_agg(h.composite_id), array_agg(h.share), bool_or(h.is_held) into composite_ids, shares, v_is_held
+    from (
+        select h.composite_id, h.share, c.is_held from pgps_internal.composite_share h
+        join unnest(lock_due.composite_ids, lock_due.shares) w(composite_id, share) using (composite_id, share)
+        join pgps_internal.composite c using (composite_id)
+        order by h.composite_id, h.share for no key update of h skip locked) h;
+    if v_is_held then
+        select array_agg(f.composite_id), array_agg(f.share) into composite_ids, shares
+        from pgps_internal.free_shares(lock_due.composite_ids, lock_due.shares) f;
+    end if;
+end
+$$;
+comment on function pgps_internal.lock_due(bigint[], integer[]) is
+'Locks shares of composite events for a step, and returns those that were free';
+
 create or replace function pgps_internal.detect_due(
     last bigint, now timestamptz, most integer, seat integer, seats integer, late bigint, inout steps bigint,
     out more boolean
@@ -194,43 +216,29 @@ create or replace function pgps_internal.detect_due(
 language plpgsql
 as $$
 declare
-    v_ids bigint[];
-    v_shares integer[];
-    v_is_held boolean;
-    v_due record;
+    v_due record := pgps_internal.all_due(detect_due.last, detect_due.now, detect_due.most, detect_due.seat,
+        detect_due.seats, null, null);
+    v_free record;
+    v_is_late boolean := v_due.composite_ids is null and detect_due.seats > 1;
 begin
-    select array_agg(d.composite_id), array_agg(d.share) into v_ids, v_shares
-    from pgps_internal.composites_due(detect_due.last, detect_due.now, detect_due.most, detect_due.seat,
-        detect_due.seats) d;
-    if v_ids is null and detect_due.seats > 1 then
+    if v_is_late then
         -- What another session should have done some time ago: it may be stopped, or busy.
-        select array_agg(d.composite_id), array_agg(d.share) into v_ids, v_shares
-        from pgps_internal.composites_due(detect_due.late, detect_due.now - interval '5 seconds', detect_due.most) d;
+        v_due := pgps_internal.all_due(detect_due.late, detect_due.now - interval '5 seconds', detect_due.most, 0, 1,
+            null, null);
     end if;
     more := false;
-    if v_ids is null then
-        return;
-    end if;
-    -- One that another session has altered, reset or dropped and not committed is left out; the others go on.
-    select array_agg(h.composite_id), array_agg(h.share), bool_or(h.is_held) into v_ids, v_shares, v_is_held from (
-        select h.composite_id, h.share, c.is_held from pgps_internal.composite_share h
-        join unnest(v_ids, v_shares) w(composite_id, share) using (composite_id, share)
-        join pgps_internal.composite c using (composite_id)
-        order by h.composite_id, h.share for no key update of h skip locked) h;
-    if v_is_held then
-        select array_agg(f.composite_id), array_agg(f.share) into v_ids, v_shares
-        from pgps_internal.free_shares(v_ids, v_shares) f;
-    end if;
-    -- Looked at again, now that they are locked.
-    select array_agg(d.composite_id order by d.composite_id, d.share) as composite_ids,
-        array_agg(d.share order by d.composite_id, d.share) as shares,
-        array_agg(d.upto order by d.composite_id, d.share) as uptos,
-        array_agg(d.is_last order by d.composite_id, d.share) as are_last
-    into v_due
-    from pgps_internal.composites_due(detect_due.last, detect_due.now, detect_due.most,
-        among => coalesce(v_ids, '{}'), shares => coalesce(v_shares, '{}')) d;
     if v_due.composite_ids is null then
         return;
+    end if;
+    v_free := pgps_internal.lock_due(v_due.composite_ids, v_due.shares);
+    -- Looked at again, now that they are locked, where somebody else may have taken a step of one, or has one.
+    if v_is_late or cardinality(v_free.composite_ids) is distinct from cardinality(v_due.composite_ids)
+            or not pgps_internal.are_as_seen(v_due.composite_ids, v_due.shares, v_due.steps) then
+        v_due := pgps_internal.all_due(detect_due.last, detect_due.now, detect_due.most, 0, 1,
+            coalesce(v_free.composite_ids, '{}'), coalesce(v_free.shares, '{}'));
+        if v_due.composite_ids is null then
+            return;
+        end if;
     end if;
     more := pgps_internal.try_steps(v_due.composite_ids, v_due.shares, v_due.uptos, v_due.are_last, detect_due.now)
         or false = any (v_due.are_last);
@@ -241,7 +249,7 @@ comment on function pgps_internal.detect_due(bigint, timestamptz, integer, integ
 'Takes one step of what a session has to do, or of what others should have done up to the batch late; more: that was not
 all';
 
-create or replace function pgps_internal.detect(most integer, is_shared boolean) returns bigint
+create or replace function pgps_internal.detect(most integer, is_shared boolean, out steps bigint, out more boolean)
 language plpgsql
 as $$
 declare
@@ -251,8 +259,8 @@ declare
     v_late bigint;
     v_seat record;
     v_step record;
-    v_steps bigint := 0;
 begin
+    steps := 0;
     select 0 as seat, 1 as seats into v_seat;
     if detect.is_shared then
         select t.seat, t.seats into v_seat from pgps_internal.take_seat() t;
@@ -261,18 +269,18 @@ begin
     end if;
     loop
         select d.* into v_step from pgps_internal.detect_due(v_last, v_now, detect.most, v_seat.seat, v_seat.seats,
-            v_late, v_steps) d;
-        v_steps := v_step.steps;
+            v_late, steps) d;
+        steps := v_step.steps;
+        more := v_step.more;
         -- What is done is kept: ticks of years would else be begun again and again. Others wait for a share.
-        exit when not v_step.more or v_seat.seats > 1 or clock_timestamp() > v_began + interval '10 seconds';
+        exit when not more or v_seat.seats > 1 or clock_timestamp() > v_began + interval '10 seconds';
     end loop;
-    return v_steps;
 end
 $$;
 comment on function pgps_internal.detect(integer, boolean) is
 'Takes steps until nothing that was dispatched, and no timer, is left, or for ten seconds; about most events in each.
-is_shared: other sessions do so, too, and this one takes its part. Returns how many steps. The caller has the turn of
-detection, or shares in it';
+is_shared: other sessions do so, too, and this one takes its part. Returns how many steps, and whether it stopped
+before it was done. The caller has the turn of detection, or shares in it';
 
 create or replace function pgps_internal.detect_here() returns void
 language plpgsql
@@ -290,6 +298,7 @@ create or replace function pgps.detect(shared boolean = false) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     perform pgps_internal.require_read_committed();
@@ -301,7 +310,7 @@ begin
     else
         perform pgps_internal.hold_detection();
     end if;
-    return pgps_internal.detect(20000, coalesce(detect.shared, false));
+    return (select d.steps from pgps_internal.detect(20000, coalesce(detect.shared, false)) d);
 end
 $$;
 comment on function pgps.detect(boolean) is
@@ -311,11 +320,37 @@ its own: the sessions that have called it so share out composite events and thei
 one leaves undone for five seconds another one does. Not shared, or null: does everything, as pgps.dispatch in a session
 that is no worker''s, and waits for other sessions that detect. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
-create or replace function pgps.next_timer() returns double precision
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+create or replace function pgps.detect_share(out steps bigint, out more boolean, out timer double precision)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set max_parallel_workers_per_gather = 0 set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set plan_cache_mode = force_generic_plan
 as $$
 begin
+    steps := 0;
+    more := false;
+    perform pgps_internal.require_read_committed();
+    if exists (select from pgps_internal.composite) then
+        perform pgps_internal.join_detection();
+        select d.steps, d.more into steps, more from pgps_internal.detect(20000, true) d;
+        timer := case when not more then pgps.next_timer() end;
+    end if;
+end
+$$;
+comment on function pgps.detect_share() is
+'What a worker calls: pgps.detect(shared => true), with all that it has to know to wait: steps, how many were taken;
+more, whether there is more to do at once; timer, else, as pgps.next_timer. Needs pgps_worker or pgps_admin.
+Errors: 42501.';
+
+create or replace function pgps.next_timer() returns double precision
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    if not exists (select from pgps_internal.composite c
+            where c.time_basis = 'event' or (c.parsed ->> 'timed')::boolean) then
+        return null;
+    end if;
     return (
         select extract(epoch from min(least(s.idle_at, pgps_internal.moment(k.due))) - pgps_internal.clock())
         from pgps_internal.composite c
@@ -333,5 +368,5 @@ comment on function pgps.next_timer() is
 'In how many seconds a composite event has something to do without an event, of those that this session has to detect;
 null when none has, below zero when it is due. Needs pgps_worker or pgps_admin.';
 
-revoke all on function pgps.detect(boolean), pgps.next_timer() from public;
-grant execute on function pgps.detect(boolean), pgps.next_timer() to pgps_worker, pgps_admin;
+revoke all on function pgps.detect(boolean), pgps.detect_share(), pgps.next_timer() from public;
+grant execute on function pgps.detect(boolean), pgps.detect_share(), pgps.next_timer() to pgps_worker, pgps_admin;

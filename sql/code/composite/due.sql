@@ -5,8 +5,10 @@
 
 drop function if exists pgps_internal.composites_due(bigint, timestamptz, integer),
     pgps_internal.composites_due(bigint, timestamptz, integer, bigint[]),
+    pgps_internal.composites_due(bigint, timestamptz, integer, integer, integer, bigint[], integer[]),
     pgps_internal.step_job(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
-        timestamptz), pgps_internal.step_job(bigint[], bigint[], boolean[], timestamptz);
+        timestamptz), pgps_internal.step_job(bigint[], bigint[], boolean[], timestamptz),
+    pgps_internal.step_job(bigint[], integer[], bigint[], boolean[], timestamptz);
 create or replace view pgps_internal.share_now as
 select c.composite_id, h.share, h.shares, c as composite, s.step, coalesce((s.step).batch_id, c.after_batch) as reached,
     exists (select from pgps_internal.composite_part p where p.composite_id = c.composite_id) as has_parts,
@@ -33,7 +35,7 @@ comment on view pgps_internal.composite_behind is
 create or replace function pgps_internal.composites_due(
     last bigint, now timestamptz, most integer, seat integer = 0, seats integer = 1, among bigint[] = null,
     shares integer[] = null
-) returns table (composite_id bigint, share integer, upto bigint, is_last boolean)
+) returns table (composite_id bigint, share integer, upto bigint, is_last boolean, step bigint)
 language plpgsql stable rows 100
 as $$
 #variable_conflict use_column
@@ -69,7 +71,7 @@ begin
                 where l.composite_id = c.composite_id) r) d
     )
     select d.composite_id, d.share, case when d.next is null then d.upto else d.next end,
-        d.next is null and d.upto = composites_due.last
+        d.next is null and d.upto = composites_due.last, (d.step).row_id
     from d
     where d.has_events or d.upto = composites_due.last and (
         (d.step).idle_at <= composites_due.now
@@ -81,9 +83,42 @@ end
 $$;
 comment on function pgps_internal.composites_due(bigint, timestamptz, integer, integer, integer, bigint[],
     integer[]) is
-'Shares of composite events that have something to do: up to which batch they go now (about most events), and whether
-that is all there is, so that timers may fire. seat, seats: those of one session of so many; among, shares: of these;
-null = of all';
+'Shares of composite events that have something to do: up to which batch they go now (about most events), whether that
+is all there is, so that timers may fire, and their last step. seat, seats: those of one session of so many; among,
+shares: of these; null = of all';
+
+create or replace function pgps_internal.all_due(
+    last bigint, now timestamptz, most integer, seat integer, seats integer, among bigint[], among_shares integer[],
+    out composite_ids bigint[], out shares integer[], out uptos bigint[], out are_last boolean[], out steps bigint[]
+)
+language plpgsql stable
+as $$
+begin
+    select array_agg(d.composite_id order by d.composite_id, d.share),
+        array_agg(d.share order by d.composite_id, d.share), array_agg(d.upto order by d.composite_id, d.share),
+        array_agg(d.is_last order by d.composite_id, d.share), array_agg(d.step order by d.composite_id, d.share)
+    into composite_ids, shares, uptos, are_last, steps
+    from pgps_internal.composites_due(all_due.last, all_due.now, all_due.most, all_due.seat, all_due.seats,
+        all_due.among, all_due.among_shares) d;
+end
+$$;
+comment on function pgps_internal.all_due(bigint, timestamptz, integer, integer, integer, bigint[], integer[]) is
+'What pgps_internal.composites_due returns, as arrays; nulls when there is nothing to do';
+
+create or replace function pgps_internal.are_as_seen(composite_ids bigint[], shares integer[], steps bigint[])
+returns boolean
+language plpgsql stable
+as $$
+begin
+    return not exists (
+        select from unnest(are_as_seen.composite_ids, are_as_seen.shares, are_as_seen.steps)
+            w(composite_id, share, step)
+        join pgps_internal.share_now s using (composite_id, share)
+        where (s.step).row_id is distinct from w.step or not (s.composite).enabled);
+end
+$$;
+comment on function pgps_internal.are_as_seen(bigint[], integer[], bigint[]) is
+'True when nobody has taken another step of these shares than the last one given, or disabled one of them';
 
 create or replace function pgps_internal.step_types(composite_ids bigint[], reached bigint[], uptos bigint[])
 returns jsonb
@@ -105,16 +140,19 @@ begin
                 array_agg(c.upto order by c.subject, l.leaf) as upto,
                 array_agg(c.subject order by c.subject, l.leaf) as subjects
             from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id
+        ),
+        key as (
+            select p ->> 'type' as name,
+                jsonb_agg(distinct p -> 'columns') filter (where p -> 'columns' <> '[]') as columns
+            from c cross join lateral jsonb_array_elements(c.parsed -> 'leaves') p group by p ->> 'type'
         )
         select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'type_id', t.type_id,
             'keys', k.columns, 'hits', pgps_internal.read_hits(t), 'events', pgps_internal.read_events(t, k.columns),
             'composites', l.composites, 'leaves', l.leaves, 'after', l.after, 'upto', l.upto,
             'subjects', l.subjects)), '[]')
         from leaf l join pgps_internal.event_type t using (type_id)
-        cross join lateral (
-            select coalesce(jsonb_agg(distinct p -> 'columns') filter (where p -> 'columns' <> '[]'), '[]') as columns
-            from c cross join lateral jsonb_array_elements(c.parsed -> 'leaves') p
-            where p ->> 'type' = t.name) k);
+        left join key x on x.name = t.name
+        cross join lateral (select coalesce(x.columns, '[]') as columns) k);
 end
 $$;
 comment on function pgps_internal.step_types(bigint[], bigint[], bigint[]) is
@@ -123,7 +161,7 @@ to which; composite events are numbered as their subjects in a step';
 
 create or replace function pgps_internal.step_job(
     composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
-) returns jsonb
+) returns json
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -140,12 +178,12 @@ begin
                 with ordinality w(composite_id, share, upto, is_last, subject)
             join pgps_internal.share_now s using (composite_id, share)
         )
-        select jsonb_build_object('now', pgps_internal.microseconds(step_job.now),
+        select json_build_object('now', pgps_internal.microseconds(step_job.now),
             'broker', (select p.broker from pgps_internal.progress p),
             'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
-            'composites', (select jsonb_agg(jsonb_build_object('subject', c.subject, 'composite_id', c.composite_id,
+            'composites', (select json_agg(json_build_object('subject', c.subject, 'composite_id', c.composite_id,
                 'share', c.share, 'shares', c.shares, 'state_id', c.state_id, 'version', c.state_id::text,
-                'step', (c.step).row_id, 'given', c.given, 'ordering', nullif((c.step).ordering, 'null'),
+                'step', (c.step).row_id, 'ordering', nullif((c.step).ordering, 'null'),
                 'heard', (c.step).heard, 'upto', c.upto, 'open', (c.step).open,
                 'period', (c.parsed -> 'fastest' ->> 'period')::bigint, 'limit', o.max_time,
                 'began', pgps_internal.microseconds(c.began_at),
@@ -158,12 +196,11 @@ begin
                 'asked', (select h.asked -> 'nodes' from pgps_internal.hosted_part h
                     where h.composite_id = c.composite_id),
                 'type_id', c.type_id, 'owner', c.owner::oid::bigint,
-                'insert', case when c.parsed -> 'attributes' = '[]' then (select pgps_internal.insert_text(t)
-                    from pgps_internal.event_type t where t.type_id = c.type_id) end,
+                'log', (select t.log::text from pgps_internal.event_type t where t.type_id = c.type_id),
                 'sources', case when c.has_sources then pgps_internal.sources_of(c.composite_id) end,
-                'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
-                        format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
-                    from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o))))
+                'tests', case when c.parsed -> 'conditions' <> '[]' then (select jsonb_object_agg(t ->> 'text',
+                        format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o))
+                    from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o)) end))
                 from c cross join once o),
             'intervals', (select o.intervals from once o),
             'types', (select pgps_internal.step_types(array_agg(c.composite_id order by c.subject),

@@ -85,9 +85,10 @@ begin
     -- A row for what a class has got in a batch: with ranges of ids it stays small however many events there are.
     return (select format($query$
             select d.batch_id, d.subjects, d.leaves, %1$s as ids,
-                %2$s as lows, array(select upper(r) from unnest(d.ids) r%3$s) as highs,
-                array(select lower(r) from unnest(d.skip) r) as skip_lows,
-                array(select upper(r) from unnest(d.skip) r) as skip_highs
+                case when d.ids is not null%2$s then array(select lower(r) from unnest(d.ids) r) end as lows,
+                case when d.ids is not null%2$s then array(select upper(r) from unnest(d.ids) r) end as highs,
+                case when not isempty(d.skip) then array(select lower(r) from unnest(d.skip) r) end as skip_lows,
+                case when not isempty(d.skip) then array(select upper(r) from unnest(d.skip) r) end as skip_highs
             from (
                 select d.batch_id, d.event_ids, d.ids, m.skip, f.moment, f.type_id,
                     array_agg(w.subject) as subjects, array_agg(w.leaf) as leaves
@@ -103,9 +104,8 @@ begin
                 'select unnest(d.event_ids) union all '
                 'select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r) e(event_id) '
                 'cross join (select d.moment, d.type_id) f where %s) end', m.moment) end,
-            'array(select lower(r) from unnest(d.ids) r' || s.only || ')', s.only)
-        from (select pgps_internal.event_moment(read_hits.event_type) as moment) m
-        cross join lateral (select case when m.moment is null then '' else ' where d.moment is null' end as only) s);
+            case when m.moment is null then '' else ' and d.moment is null' end)
+        from (select pgps_internal.event_moment(read_hits.event_type) as moment) m);
 end
 $$;
 comment on function pgps_internal.read_hits(pgps_internal.event_type) is

@@ -20,14 +20,11 @@ declare
 begin
     select c.* into v_composite from pgps_internal.composite c where c.composite_id = publish_found.composite_id;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_composite.type_id;
-    if jsonb_array_length(v_composite.parsed -> 'attributes') = 0 then
-        return pgps_internal.insert_found(v_composite, v_type, publish_found.detections);
-    end if;
     return pgps_internal.publish_part(v_composite, v_type, publish_found.detections);
 end
 $$;
 comment on function pgps_internal.publish_found(bigint, pgps_internal.detections) is
-'Publishes what was detected of a composite event; returns how many';
+'Publishes what was detected of a composite event with attributes; returns how many';
 
 create or replace function pgps_internal.part_of(detections pgps_internal.detections, first integer, last integer)
 returns pgps_internal.detections
@@ -87,29 +84,6 @@ comment on function pgps_internal.publish_part(pgps_internal.composite, pgps_int
     pgps_internal.detections) is
 'Publishes detections of one composite event; when an attribute raises, halves the set until the one is found, which
 goes to the exception queue. Returns how many were published';
-
-create or replace function pgps_internal.insert_text(event_type pgps_internal.event_type) returns text
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-    return (select format('
-            with made as (
-                insert into %s (event_id, starts_at, ends_at, detected_at, constituents, pgps_start_at, pgps_end_at)
-                select nextval(''pgps_internal.event_id_seq''), pgps_internal.moment(i.starts),
-                    pgps_internal.moment(i.ends), pgps_internal.moment(i.detected), i.constituents::jsonb,
-                    i.start_point, i.end_point
-                from unnest($1, $2, $3, $4, $5, $6) i(starts, ends, detected, start_point, end_point, constituents)
-                returning event_id
-            )
-            select min(m.event_id) as first, max(m.event_id) as last, count(*) as count from made m',
-            (insert_text.event_type).log));
-end
-$$;
-comment on function pgps_internal.insert_text(pgps_internal.event_type) is
-'The statement that puts detections without attributes into the log of their type; takes the arrays of
-pgps_internal.detections but the last';
 
 create or replace function pgps_internal.write_made(
     composite pgps_internal.composite, event_type pgps_internal.event_type
@@ -173,38 +147,31 @@ declare
     v_hi bigint;
     v_count bigint;
 begin
-    if jsonb_array_length(v_attributes) = 0 then
-        execute pgps_internal.insert_text(insert_found.event_type)
-        using (insert_found.detections).starts, (insert_found.detections).ends, (insert_found.detections).detected,
-            (insert_found.detections).start_points, (insert_found.detections).end_points,
-            (insert_found.detections).constituents into v_lo, v_hi, v_count;
-    else
-        execute format($sql$
-            with one as materialized (
-                select nextval('pgps_internal.event_id_seq') as event_id, i.*
-                from unnest(($1).starts, ($1).ends, ($1).detected, ($1).constituents, ($1).start_points,
-                    ($1).end_points) with ordinality i(starts, ends, detected, constituents, start_point, end_point, n)
-            ),
-            made as (
-                insert into %1$s (event_id, %2$s, starts_at, ends_at, detected_at, constituents, pgps_start_at,
-                    pgps_end_at)
-                select i.event_id, %3$s, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends),
-                    pgps_internal.moment(i.detected), i.constituents::jsonb, i.start_point, i.end_point
-                from one i
-                join (select pgps_made, row_number() over () as n from unnest(pgps_internal.taken_back(%5$L, null,
-                    null, format('[%%s]', array_to_string(($1).bound, ', ')), null::pgps_event.%4$I[])) pgps_made) m
-                    using (n)
-                returning event_id
-            )
-            select min(m.event_id), max(m.event_id), count(*) from made m$sql$, (insert_found.event_type).log,
-            (select string_agg(quote_ident(a ->> 'name'), ', ' order by o)
-                from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
-            (select string_agg(format('(m.pgps_made).%I', a ->> 'name'), ', ' order by o)
-                from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
-            (insert_found.event_type).name,
-            pgps_internal.write_made(insert_found.composite, insert_found.event_type))
-        using insert_found.detections into v_lo, v_hi, v_count;
-    end if;
+    execute format($sql$
+        with one as materialized (
+            select nextval('pgps_internal.event_id_seq') as event_id, i.*
+            from unnest(($1).starts, ($1).ends, ($1).detected, ($1).constituents, ($1).start_points,
+                ($1).end_points) with ordinality i(starts, ends, detected, constituents, start_point, end_point, n)
+        ),
+        made as (
+            insert into %1$s (event_id, %2$s, starts_at, ends_at, detected_at, constituents, pgps_start_at,
+                pgps_end_at)
+            select i.event_id, %3$s, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends),
+                pgps_internal.moment(i.detected), i.constituents::jsonb, i.start_point, i.end_point
+            from one i
+            join (select pgps_made, row_number() over () as n from unnest(pgps_internal.taken_back(%5$L, null,
+                null, format('[%%s]', array_to_string(($1).bound, ', ')), null::pgps_event.%4$I[])) pgps_made) m
+                using (n)
+            returning event_id
+        )
+        select min(m.event_id), max(m.event_id), count(*) from made m$sql$, (insert_found.event_type).log,
+        (select string_agg(quote_ident(a ->> 'name'), ', ' order by o)
+            from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
+        (select string_agg(format('(m.pgps_made).%I', a ->> 'name'), ', ' order by o)
+            from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
+        (insert_found.event_type).name,
+        pgps_internal.write_made(insert_found.composite, insert_found.event_type))
+    using insert_found.detections into v_lo, v_hi, v_count;
     perform pgps_internal.record(array[(insert_found.event_type).type_id], array[v_lo], array[v_hi],
         (insert_found.composite).owner, null, null, null, true);
     return v_count;

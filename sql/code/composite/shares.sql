@@ -25,6 +25,12 @@ create or replace function pgps_internal.take_seat(out seat integer, out seats i
 language plpgsql
 as $$
 begin
+    -- Common case: nobody else has ever come. Whether sessions are still there is asked of all processes of the server.
+    if (select count(*) = 1 and bool_and(d.pid = pg_backend_pid()) from pgps_internal.detecting d) then
+        seat := 0;
+        seats := 1;
+        return;
+    end if;
     if not exists (select from pgps_internal.detecting d join pg_stat_get_activity(d.pid) a
             on a.backend_start = d.started_at where d.pid = pg_backend_pid()) then
         -- Sessions that have ended: another one that comes at the same moment may do it.

@@ -185,6 +185,49 @@ $do$;
 do $do$
 begin
     execute format($f$
+        create or replace function pgps_internal.note_types(batch_id bigint, parts pgps_internal.part[],
+            ids pgps_internal.part_ids[])
+        returns bigint
+        language plpgsql
+        as $$
+        declare
+            v_types bigint;
+            v_events bigint;
+            v_noted bigint;
+        begin
+            select count(*), coalesce(sum(f.events), 0) into v_types, v_events from unnest(note_types.ids) f
+            where f.events > 0 and not f.numbered;
+            case pgps_internal.batch_segment(note_types.batch_id)%s
+            end case;
+            get diagnostics v_noted = row_count;
+            if v_noted < v_types then
+                insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
+                select note_types.batch_id, w.type_id, w.ids, w.events, coalesce(p.total, 0) + w.events,
+                    coalesce(p.repeats, 0)
+                from unnest(note_types.parts, note_types.ids) w(type_id, xids, ranges, ids, events, numbered)
+                left join lateral (select b.batch_id, b.total, b.repeats from pgps_internal.batch_type b
+                    where b.type_id = w.type_id order by b.batch_id desc limit 1) p on true
+                where w.events > 0 and not w.numbered and p.batch_id is distinct from note_types.batch_id;
+            end if;
+            return v_events;
+        end
+        $$$f$, (select string_agg(format($b$
+            when %1$s then
+                insert into pgps_internal.batch_type_%1$s (batch_id, type_id, ids, events, total, repeats)
+                select note_types.batch_id, w.type_id, w.ids, w.events, p.total + w.events, p.repeats
+                from unnest(note_types.parts, note_types.ids) w(type_id, xids, ranges, ids, events, numbered)
+                cross join lateral (select b.total, b.repeats from pgps_internal.batch_type_%1$s b
+                    where b.type_id = w.type_id
+                        and b.batch_id >= pgps_internal.batch_segment_start(note_types.batch_id)
+                    order by b.batch_id desc limit 1) p
+                where w.events > 0 and not w.numbered;$b$, n), '' order by n)
+            from generate_series(0, 3) n));
+end
+$do$;
+
+do $do$
+begin
+    execute format($f$
         create or replace function pgps_internal.note_unfiltered(batch_id bigint, event_type pgps_internal.event_type,
             ids int8multirange, events bigint)
         returns bigint[]
@@ -219,5 +262,8 @@ comment on function pgps_internal.note_batch(pgps_internal.batch) is
 comment on function pgps_internal.note_type(bigint, integer, int8multirange, bigint, bigint) is
 'Writes what a batch has of one event type into its segment, with running totals; returns the number of events,
 including repeats';
+comment on function pgps_internal.note_types(bigint, pgps_internal.part[], pgps_internal.part_ids[]) is
+'As note_type for many event types, whose events may not be repeats of others; those that may are left out. ids: the
+events of each part, by place. Returns the number of events';
 comment on function pgps_internal.note_unfiltered(bigint, pgps_internal.event_type, int8multirange, bigint) is
 'Writes the deliveries of a type''s classes that have no filter, for types without policies; returns the classes';

@@ -86,6 +86,10 @@ begin
         end if;
     end if;
     begin
+        -- Fewer are faster one by one.
+        if cardinality(dispatch_parts.parts) > 8 then
+            return pgps_internal.dispatch_together(dispatch_parts.batch_id, dispatch_parts.parts);
+        end if;
         foreach v_part in array dispatch_parts.parts loop
             v_events := v_events + pgps_internal.dispatch_part(dispatch_parts.batch_id, v_part, false);
         end loop;
@@ -102,7 +106,7 @@ begin
 end
 $$;
 comment on function pgps_internal.dispatch_parts(bigint, pgps_internal.part[]) is
-'Takes the events of a window into a batch, type by type; returns how many';
+'Takes the events of a window into a batch, type by type, or many types together; returns how many';
 
 create or replace function pgps_internal.dispatch_with_care(batch_id bigint, parts pgps_internal.part[])
 returns bigint

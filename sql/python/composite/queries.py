@@ -64,14 +64,23 @@ select * from pgps_internal.note_steps($1::bigint[], $2::integer[], $3::bigint[]
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[])"""
 
 
+GIVEN = """
+select c.composite_id, c.given::text as given
+from pgps_internal.composite c where c.composite_id = any ($1::bigint[])"""
+
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections)"""
-PLAN_ONCE = """
-select b.before, set_config('plan_cache_mode', 'force_generic_plan', true)
-from (select current_setting('plan_cache_mode') as before offset 0) b"""
-PLAN_AS = "select set_config('plan_cache_mode', $1, true)"
+# Sets in the select list are cheaper to set up than functions in FROM, and there may be a thousand such statements.
+INSERT = """
+insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends), pgps_internal.moment(i.detected),
+    i.start_point, i.end_point, i.constituents::jsonb
+from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
+    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
+EVENT_IDS = """
+select array(select nextval('pgps_internal.event_id_seq') from generate_series(1, $1)) as ids"""
 RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true)"
-DETECTIONS = ["bigint", "bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]", "text[]"]
+DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]"]
 
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
@@ -92,7 +101,6 @@ class Queries:
     def __init__(self, db: Any, memory: dict[str, Any]) -> None:
         self.db = db
         self.plans: dict[str, Any] = memory.setdefault("plans", {})
-        self.mode: Optional[str] = None  # of making plans, while it is another one
 
     def plan(self, text: str, types: list[str]) -> Any:
         """Return the plan of a statement."""
@@ -124,32 +132,33 @@ class Queries:
                 found = self.rows(text, *(list(column) for column in zip(*rows)))
         return {(row["composite_id"], row["share"]): row["row_id"] for row in found}
 
-    def plan_once(self, *, wanted: bool) -> None:
-        """Have plans made that do not depend on what is inserted: else one is made five times before it is kept."""
-        if wanted and self.mode is None:
-            self.mode = self.plan(PLAN_ONCE, []).execute([])[0]["before"]
-        elif not wanted and self.mode is not None:
-            self.plan(PLAN_AS, ["text"]).execute([self.mode])
-            self.mode = None
+    def given(self, composites: list[int]) -> dict[int, str]:
+        """Return the arguments of definitions as JSON."""
+        return {row["composite_id"]: row["given"] for row in self.rows(GIVEN, composites)} if composites else {}
 
-    def publish(self, job: dict[str, Any], columns: list[list[Any]], bound: Optional[list[str]]) -> Optional[Statement]:
-        """Publish what was detected: start, end and detection in microseconds, both bounds as points, constituents.
+    def event_ids(self, count: int) -> list[int]:
+        """Return ids for so many events, in ascending order."""
+        found: list[int] = self.plan(EVENT_IDS, ["integer"]).execute([count])[0]["ids"]
+        return found
 
-        Return what is to be recorded; None where that is done, since attributes of users' are evaluated.
+    def publish(self, job: dict[str, Any], ids: list[int], columns: list[list[Any]]) -> Statement:
+        """Publish what was detected of a composite event without attributes; return what is to be recorded.
+
+        columns: start, end and detection in microseconds, both bounds as points, constituents.
         """
-        self.plan_once(wanted=job["insert"] is not None)
-        if job["insert"] is None:
-            self.plan(PUBLISH, DETECTIONS).execute([job["composite_id"], *columns, bound])
-            return None
-        row = self.plan(job["insert"], DETECTIONS[1:-1]).execute(columns)[0]
-        return job["owner"], job["type_id"], row["first"], row["last"]
+        plan = self.plan(INSERT.format(log=job["log"]), ["bigint[]", *DETECTIONS])
+        plan.execute([ids, *columns])
+        return job["owner"], job["type_id"], ids[0], ids[-1]
 
-    def record(self, statements: Iterable[Optional[Statement]]) -> None:
+    def publish_found(self, job: dict[str, Any], columns: list[list[Any]], bound: list[str]) -> None:
+        """Publish what was detected of a composite event whose attributes are to be evaluated, and record it."""
+        self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
+
+    def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""
         by_owner: dict[int, list[Statement]] = {}
         for one in statements:
-            if one is not None:
-                by_owner.setdefault(one[0], []).append(one)
+            by_owner.setdefault(one[0], []).append(one)
         for owner, group in by_owner.items():
             _, *columns = (list(column) for column in zip(*group))
             self.plan(RECORD, ["bigint", "integer[]", "bigint[]", "bigint[]"]).execute([owner, *columns])

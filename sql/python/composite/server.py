@@ -22,8 +22,7 @@ from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Sta
 from composite.rows import HELD, KeyRow, Row
 from composite.sequence import Moment, as_found
 from composite.storing import fault_of, rows_of_keys, rows_of_open, stored, unstored
-from composite.subjects import ROW_BYTES, Subject, keep, known_of, recall
-from composite.syntax import leaves
+from composite.subjects import ROW_BYTES, Subject, keep, learn, recall, unknown_of
 from composite.told import PairTeller, tell_part, write_parts
 
 TICKS_AT_ONCE = 20_000
@@ -47,7 +46,8 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
 
 def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Do the same, with the statements of the session."""
-    numbered = {one["subject"]: Subject(one, known_of(memory, one, job["intervals"])) for one in job["composites"]}
+    learn(memory, job, queries.given(unknown_of(memory, job["composites"])))
+    numbered = {one["subject"]: Subject(one, memory["graphs"][one["composite_id"]]) for one in job["composites"]}
     subjects = [*numbered.values()]
     for subject in subjects:
         recall(memory, subject)
@@ -61,11 +61,7 @@ def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> d
     for subject in subjects:
         left = run(queries, subject, left)
     keep(memory, subjects, write(queries, subjects, born))
-    told = [subject for subject in subjects if subject.pairs or subject.found]
-    moments: dict[int, str] = {}
-    statements = [publish(queries, subject, job["broker"], moments) for subject in told]
-    queries.plan_once(wanted=False)
-    queries.record(statements)
+    publish(queries, subjects, job["broker"])
     return {"more": any(subject.more for subject in subjects)}
 
 
@@ -104,8 +100,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
 def order_sequence(subject: Subject) -> None:
     """Put the events of a sequence in order of delivery, each with its point; the second operand first, where both."""
     job, arrivals = subject.job, subject.arrivals
-    before, after = leaves(subject.known.definition.expression)
-    arrivals.sort(key=first_of if before.type != after.type else last_leaf_first)
+    arrivals.sort(key=last_leaf_first if subject.known.is_of_one else first_of)
     clock = subject.ordering["frontier"] if subject.ordering is not None else job["since"]
     if subject.ordering is None:
         subject.ordering = {"frontier": clock, "sources": [], "idle": []}
@@ -282,27 +277,46 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
     return queries.write(keys, opened, late, steps)
 
 
-def publish(queries: Queries, subject: Subject, broker: str, moments: dict[int, str]) -> Optional[Statement]:
-    """Publish what was detected; payloads are put into the constituents as they are. moments: times as text."""
+def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
+    """Publish what was detected, of all composite events without attributes as one publication of each owner."""
+    moments: dict[int, str] = {}
+    told = [subject for subject in subjects if subject.pairs or subject.found]
+    plain = [subject for subject in told if not subject.job["binds"]]
+    ids = queries.event_ids(sum(subject.detections for subject in plain)) if plain else []
+    statements: list[Statement] = []
+    at = 0
+    for subject in told:
+        columns = detected(subject, broker, moments)
+        if subject.job["binds"]:
+            bound = [write_given(bind(subject.known.definition, one.occurrence)) for one in subject.found]
+            queries.publish_found(subject.job, columns, bound)
+        else:
+            count = subject.detections
+            statements.append(queries.publish(subject.job, ids[at : at + count], columns))
+            at += count
+    queries.record(statements)
+
+
+def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[list[Any]]:
+    """Return what was detected as columns; payloads are put into the constituents as they are.
+
+    Start, end and detection in microseconds, both bounds as points, constituents. moments: times as text.
+    """
     definition = subject.known.definition
-    bound = None
     if subject.pairs:
-        tell = PairTeller(definition, moments).write
+        tell = PairTeller(definition, moments, subject.known.heads).write
         starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
-        ends = [last[2] for _, _, last in subject.pairs]
-        detected = ends
+        ends = found_at = [last[2] for _, _, last in subject.pairs]
         parts = measured((tell(firsts, last) for _, firsts, last in subject.pairs), subject.size_of_batch)
     elif subject.job["asked"] is not None:
         told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
         starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
-        detected = [one.point for one in subject.found]
+        found_at = [one.point for one in subject.found]
         parts = measured((text for _, text in told), subject.size_of_batch)
     else:
         found = [one.occurrence for one in subject.found]
         starts, ends = [one[1] for one in found], [one[2] for one in found]
-        detected = [one.point for one in subject.found]
+        found_at = [one.point for one in subject.found]
         parts = measured((write_parts(definition, one) for one in found), subject.size_of_batch)
-        if subject.job["binds"]:
-            bound = [write_given(bind(definition, one)) for one in found]
-    times = ([point >> TIME_BITS for point in points] for points in (starts, ends, detected))
-    return queries.publish(subject.job, [*times, starts, ends, parts], bound)
+    times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
+    return [*times, starts, ends, parts]

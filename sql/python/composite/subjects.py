@@ -1,5 +1,6 @@
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
+import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
@@ -13,6 +14,8 @@ from composite.points import Event
 from composite.rows import KeyRow, Row
 from composite.sequence import Moment, Pair, sequence_of
 from composite.stepping import Found
+from composite.syntax import leaves
+from composite.told import Heads
 
 GRAPHS_KEPT = 5000
 KEPT_BYTES = 128_000_000  # of all states of a session; what is closed counts, too, until they are read again
@@ -20,7 +23,10 @@ ROW_BYTES = 800  # of an open occurrence, besides what is stored of it
 
 
 class Known(NamedTuple):
-    """Hold what a session keeps of a composite event: it is the same until the definition changes."""
+    """Hold what a session keeps of a composite event: it is the same until the definition changes.
+
+    is_of_one: its first two leaves are of one event type. heads: of its constituents, as JSON; see PairTeller.
+    """
 
     version: str
     definition: Definition
@@ -28,6 +34,8 @@ class Known(NamedTuple):
     nodes: list[str]
     columns: list[tuple[str, ...]]
     is_sequence: bool
+    is_of_one: bool
+    heads: Heads
 
 
 class Kept(NamedTuple):
@@ -122,6 +130,11 @@ class Subject:
         return len(self.moments if self.moments is not None else self.events)
 
     @property
+    def detections(self) -> int:
+        """Return how many occurrences were detected."""
+        return len(self.pairs) or len(self.found)
+
+    @property
     def by_arrival(self) -> bool:
         """Tell whether events are taken as they come."""
         return self.known.graph.frame.time_basis == "arrival"
@@ -153,23 +166,32 @@ def keep(memory: dict[str, Any], subjects: Iterable[Subject], steps: dict[tuple[
         states.clear()
 
 
-def known_of(memory: dict[str, Any], job: dict[str, Any], intervals: list[str]) -> Known:
-    """Return the graph of a composite event, of this session or made now."""
+def unknown_of(memory: dict[str, Any], jobs: list[dict[str, Any]]) -> list[int]:
+    """Return the composite events whose graphs this session has not made yet; it lets all go where it has too many."""
     graphs: dict[int, Known] = memory.setdefault("graphs", {})
-    known = graphs.get(job["composite_id"])
-    if known is None or known.version != job["version"]:
-        definition = define_from(job["given"])
-        # What comes in parts does not end where it comes.
-        (graph,) = build([definition], [*intervals, *(job["part_types"] or ())])
-        known = known_as(job["version"], definition, graph)
-        if len(graphs) >= GRAPHS_KEPT:
-            graphs.clear()
-        graphs[job["composite_id"]] = known
-    return known
+    versions = {one["composite_id"]: one["version"] for one in jobs}
+    found = [number for number in versions if number not in graphs or graphs[number].version != versions[number]]
+    if found and len(graphs) + len(found) > GRAPHS_KEPT:
+        graphs.clear()
+        return [*versions]
+    return found
+
+
+def learn(memory: dict[str, Any], job: dict[str, Any], given: dict[int, str]) -> None:
+    """Make the graphs of composite events from the arguments of their definitions."""
+    for one in job["composites"]:
+        text = given.pop(one["composite_id"], None)
+        if text is not None:
+            definition = define_from(json.loads(text))
+            # What comes in parts does not end where it comes.
+            (graph,) = build([definition], [*job["intervals"], *(one["part_types"] or ())])
+            memory["graphs"][one["composite_id"]] = known_as(one["version"], definition, graph)
 
 
 def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     """Return what a session keeps of a composite event."""
     nodes = leaf_nodes(definition, graph)
     names, columns = [node.name for node in nodes], [node.columns for node in nodes]
-    return Known(version, definition, graph, names, columns, sequence_of(graph) is not None)
+    kinds = [leaf.type for leaf in leaves(definition.expression)]
+    is_sequence = sequence_of(graph) is not None
+    return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))

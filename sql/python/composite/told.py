@@ -17,16 +17,20 @@ def moment(at: int) -> str:
     return (EPOCH + timedelta(microseconds=at)).isoformat()
 
 
+# For both operands of a sequence, by the origin of an event: how it begins as a constituent.
+Heads = tuple[dict[Any, str], dict[Any, str]]
+
+
 class PairTeller:
     """Write what sequences of two events are made of; what is the same in many is written once.
 
-    moments: times that were written before, of other definitions, too.
+    moments: times that were written before, of other definitions, too; heads: beginnings of constituents, of this one.
     """
 
-    def __init__(self, definition: Definition, moments: dict[int, str]) -> None:
+    def __init__(self, definition: Definition, moments: dict[int, str], heads: Heads) -> None:
         self.leaves = definition.expression.parts
         self.moments = moments
-        self.heads: tuple[dict[Any, str], dict[Any, str]] = ({}, {})
+        self.heads = heads
 
     def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
         """Return the constituents of a sequence, which are in order of time, as a JSON array."""

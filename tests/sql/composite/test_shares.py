@@ -241,3 +241,19 @@ def test_sessions_that_come_and_go_change_nothing(stage: Stage, seed: int) -> No
         rows(session, SHARED)
     assert stage.found() == sorted(expected, key=lambda pair: (pair[0], pair[2]))
     assert value(stage.admin, "select open from pgps.composite_events") == sum(map(len, waiting.values()))
+
+
+def test_a_worker_is_told_whether_there_is_more_to_do_and_when(stage: Stage, clock: Clock) -> None:
+    worker = stage.open()
+    clock.set(clock.now())
+    told = "select steps, more, timer from pgps.detect_share()"
+    assert rows(worker, told) == [(0, False, None)]
+    stage.publish("a", 1)
+    assert rows(worker, told) == [(1, False, None)]
+    call(stage.admin, "create_composite_event", "hour_later", "a + '1 hour'", max_open=100, context="chronicle")
+    stage.publish("a", 2, keys=[1])
+    assert rows(worker, told) == [(2, False, 3600.0)]
+    clock.advance("59 minutes")
+    assert rows(worker, told) == [(0, False, 60.0)]
+    clock.advance("2 minutes")
+    assert rows(worker, told) == [(1, False, None)]
