@@ -30,6 +30,7 @@ __all__ = [
     "columns",
     "dumps",
     "is_alive",
+    "loads",
     "mapped",
     "same_keys",
     "shape_of",
@@ -188,6 +189,27 @@ def columns(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
 def dumps(records: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> str:
     """Return JSON for pgps.publish."""
     return json.dumps(records, default=_for_json)
+
+
+def loads(text: str | bytes, **options: Any) -> Any:
+    """Return what JSON says; a whole number with more digits than Python takes for an int is a Decimal.
+
+    `options`: those of json.loads.
+    """
+    try:
+        return json.loads(text, **options)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        # PostgreSQL takes 131072 digits, Python 4300: whoever publishes one must not stop those who receive.
+        return json.loads(text, parse_int=_whole, **options)
+
+
+def _whole(digits: str) -> int | decimal.Decimal:
+    try:
+        return int(digits)
+    except ValueError:
+        return decimal.Decimal(digits)
 
 
 def _for_json(value: Any) -> Any:

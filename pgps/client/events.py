@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import json
+import math
 import re
 import types
 import typing
@@ -17,6 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from psycopg import pq
 from psycopg.adapt import Transformer
 
+from pgps.client import _wire
 from pgps.client._wire import Attribute, Shape
 from pgps.errors import BadArgument, TypeMismatch
 
@@ -271,9 +273,10 @@ def _mapped_deep(function: Callable[[Any], Any], values: Any) -> Any:
 
 
 def _with_floats(value: Any) -> Any:
-    """Return a document as psycopg does: its numbers with a point are floats."""
+    """Return a document as psycopg does: its numbers with a point are floats, unless they are too large for one."""
     if isinstance(value, decimal.Decimal):
-        return float(value)
+        found = float(value)
+        return value if math.isinf(found) else found
     if isinstance(value, dict):
         return {key: _with_floats(one) for key, one in value.items()}
     return [_with_floats(one) for one in value] if isinstance(value, list) else value
@@ -281,7 +284,7 @@ def _with_floats(value: Any) -> Any:
 
 def loads(text: str) -> Any:
     """Return what JSON says, without rounding a number."""
-    return json.loads(text, parse_float=decimal.Decimal)
+    return _wire.loads(text, parse_float=decimal.Decimal)
 
 
 def _class_name(name: str) -> str:

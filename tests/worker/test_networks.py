@@ -96,6 +96,33 @@ def test_everything_arrives_once_although_both_ends_and_all_workers_are_killed(
         wait_until(lambda: rows(connection, "select state, up, waiting from pgps.networks") == [("up", 2, 0)])
 
 
+def test_numbers_arrive_with_all_their_digits(
+    own_cluster: EmbeddedCluster, own_database: str, workers: Workers
+) -> None:
+    # As Python reads JSON the first would be rounded; it has no float for the second, and no int for the third.
+    numbers = ["0.1234567890123456789012345", "1e400", "7" * 5000, "1.50"]
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        call(connection, "create_network", "sweden", [own_cluster.dsn()])
+        for number in numbers:
+            keys = None if len(number) > 2000 else f'{{"N": {number}}}'
+            call(connection, "spool", "checker", 1, number, keys=keys, network="sweden")
+    workers(own_database)
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
+
+        def arrived() -> int:
+            rows(connection, "select pgps.dispatch()")
+            return len(rows(connection, "select seqn from pgps.spooled_messages"))
+
+        wait_until(lambda: arrived() == len(numbers), what="all messages arrive")
+        query = """
+            select array_agg(m.message::text order by m.seqn) = array(select n::jsonb::text from unnest(%s::text[]) n),
+                array_agg(m.keys ->> 'N' order by m.seqn)
+                    = array(select case when length(n) < 2000 then n::jsonb::text end from unnest(%s::text[]) n)
+            from pgps.spooled_messages m
+        """
+        assert rows(connection, query, [numbers, numbers]) == [(True, True)]
+
+
 @pytest.fixture
 def standby(own_cluster: EmbeddedCluster, embedded_home: Path) -> Iterator[EmbeddedCluster]:
     """A synchronous standby of `own_cluster`."""

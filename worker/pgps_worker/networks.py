@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import logging
 import random
 from dataclasses import dataclass
@@ -158,24 +157,34 @@ class Line:
 
     async def _carry(self, here: Connection, there: Connection) -> None:
         """Begin behind what the contact point has, and go on while both ends live."""
-        upto = await self._take(there, await self._next(here, None))
+        batch, _ = await self._next(here, None)
+        upto = await self._take(there, batch)
         await self._note("up")
         log.info("network %s: up", self.contact.network)
         while not self.stop.requested:
-            batch = await self._next(here, upto)
-            if batch["messages"]:
+            batch, has_messages = await self._next(here, upto)
+            if has_messages:
                 upto = await self._take(there, batch)
             elif not await notified(here, _HEARTBEAT, stop=self.stop):
                 await there.execute("select")
             # Not before: a connection that breaks again at the same place is made again later and later.
             self.was_up = True
 
-    async def _next(self, here: Connection, upto: int | None) -> dict[str, Any]:
-        found: dict[str, Any] = await _value(here, "select pgps.network_next(%s, %s)", [self.contact.number, upto])
-        return found
+    async def _next(self, here: Connection, upto: int | None) -> tuple[str, bool]:
+        """Return the next batch, and whether there are messages in it.
 
-    async def _take(self, there: Connection, batch: dict[str, Any]) -> int:
-        return int(await _value(there, "select pgps.network_take(%s::jsonb)", [json.dumps(batch)]))
+        It goes on as the text that it is: Python would round numbers, and take none of more than 4300 digits.
+        """
+        query: LiteralString = """
+            select n.batch::text, coalesce(jsonb_typeof(n.batch -> 'messages') = 'array', false)
+            from pgps.network_next(%s, %s) n(batch)
+        """
+        row = await (await here.execute(query, [self.contact.number, upto])).fetchone()
+        assert row is not None
+        return str(row[0]), bool(row[1])
+
+    async def _take(self, there: Connection, batch: str) -> int:
+        return int(await _value(there, "select pgps.network_take(%s::jsonb)", [batch]))
 
     async def _note(self, state: str, error: BaseException | None = None) -> None:
         """Record the state; when this broker is away itself there is nobody to tell."""

@@ -9,11 +9,12 @@ from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.rows import TupleRow, tuple_row
+from psycopg.types.json import set_json_loads
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never, wait_random_exponential
 
 from pgps.client._async import runtime
 from pgps.client._conninfo import Target
-from pgps.client._wire import is_alive, mapped
+from pgps.client._wire import is_alive, loads, mapped
 from pgps.errors import ClientClosed, ConnectionLost, SessionTaken
 
 __all__ = ["AnyConnection", "AsyncSession", "fetch", "is_pooled", "open_connection"]
@@ -56,6 +57,7 @@ async def open_connection(target: Target) -> AnyConnection:
         connection = await psycopg.AsyncConnection.connect(
             autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
         )
+        set_json_loads(loads, connection)
         try:
             if await is_pooled(connection):
                 connection.prepare_threshold = None

@@ -10,11 +10,12 @@ from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.rows import TupleRow, tuple_row
+from psycopg.types.json import set_json_loads
 from tenacity import Retrying, retry_if_exception, stop_after_delay, stop_never, wait_random_exponential
 
 from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
-from pgps.client._wire import is_alive, mapped
+from pgps.client._wire import is_alive, loads, mapped
 from pgps.errors import ClientClosed, ConnectionLost, SessionTaken
 
 __all__ = ["AnyConnection", "Session", "fetch", "is_pooled", "open_connection"]
@@ -55,6 +56,7 @@ def open_connection(target: Target) -> AnyConnection:
         connection = psycopg.Connection.connect(
             autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
         )
+        set_json_loads(loads, connection)
         try:
             if is_pooled(connection):
                 connection.prepare_threshold = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 
 import psycopg
 import pytest
@@ -119,3 +120,16 @@ async def test_errors_are_those_of_the_library(dsn: str, spool: str) -> None:
         async with client.group(spool, f"{spool}_m"):
             with pytest.raises(errors.PgpsError, match="is connected by process"):
                 await client.group(spool, f"{spool}_m").join()
+
+
+async def test_a_number_with_more_digits_than_python_takes_stops_nobody(
+    dsn: str, admin: psycopg.Connection, spool: str
+) -> None:
+    async with AsyncClient(dsn, poll=0.1) as client, client.group(spool, f"{spool}_m") as group:
+        rows(
+            admin, "select pgps.spool(%s, 1, '1e5000', keys => '{\"N\": 1e5000}'), pgps.spool(%s, 1, '7')", [spool] * 2
+        )
+        dispatch(admin)
+        first, second = await group.receive()
+    assert [first.message, *(first.keys or {}).values()] == [Decimal("1e5000")] * 2
+    assert (type(second.message), second.message) == (int, 7)

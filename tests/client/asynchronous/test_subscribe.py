@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 
 import psycopg
 import pytest
@@ -234,3 +235,20 @@ async def test_a_class_that_does_not_fit_is_refused_with_its_attribute(
         with pytest.raises(errors.TypeMismatch) as told:
             await refused.receive()
         assert (told.value.attribute, told.value.expected, told.value.found) == ("symbol", "int", "text")
+
+
+async def test_a_number_with_more_digits_than_python_takes_stops_nobody(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name("kind")
+    make_type(admin, kind, "n numeric, document jsonb")
+    async with (
+        AsyncClient(dsn) as client,
+        client.subscribe(name("s"), kind, temporary=True) as one,
+        client.subscribe(name("t"), f"{kind}*", temporary=True) as several,
+    ):
+        rows(admin, f"insert into pgps_event.{kind} values (1e5000, '[1e5000, 7]')")
+        dispatch(admin)
+        for subscription in (one, several):
+            (event,) = await subscription.receive()
+            assert event.payload == {"n": Decimal("1e5000"), "document": [Decimal("1e5000"), 7]}
