@@ -100,6 +100,19 @@ comment on function pgps_internal.queue_for(boolean, pgps_internal.conversation,
 'The queue of what is sent that way in a conversation: of its client, of the server that it is bound to, of its
 service';
 
+-- Inlined, so without a search_path.
+create or replace function pgps_internal.queue_for(
+    to_server boolean, client_id bigint, server_id bigint, service_id integer
+) returns bigint
+language sql immutable
+as $$
+    select case when not queue_for.to_server then pgps_internal.queue_of(queue_for.client_id)
+        when queue_for.server_id is not null then pgps_internal.queue_of(queue_for.server_id)
+        else pgps_internal.queue_of(queue_for.service_id) end
+$$;
+comment on function pgps_internal.queue_for(boolean, bigint, bigint, integer) is
+'As queue_for(to_server, conversation, state), in a conversation of which both parties are here';
+
 create or replace function pgps_internal.commit_unit(
     standing pgps_internal.unit_standing, conversation pgps_internal.conversation,
     state pgps_internal.conversation_state

@@ -24,12 +24,13 @@ as $body$
 declare
     v_hand pgps_internal.session_hand;
 begin
-    -- The newest version has the newest number, unless pgps.reclaim wrote the one before it again meanwhile: so the two
-    -- newest segments are looked in.
+    -- The newest version has the newest number, so the two newest segments are looked in. Where they have none, there
+    -- may still be rows of older segments in the same places.
     case pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass) / 65536 % 4{branches}
         else null;
     end case;
-    if v_hand.version is null then
+    if v_hand.version is null or v_hand.at_no / 65536
+            < pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass) / 65536 - 1 then
         select h.* into v_hand from pgps_internal.session_hand h where h.session_id = hand_of.session_id
         order by h.version desc limit 1;
     end if;

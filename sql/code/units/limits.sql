@@ -149,12 +149,12 @@ comment on function pgps_internal.ends_noted(integer) is 'A number that changes 
 create or replace function pgps_internal.note_ended(service_id integer) returns void
 language plpgsql volatile
 as $$
-begin
+declare
     -- The transaction has an id already: who counts while it runs sees that it does.
-    perform nextval('pgps_internal.units_ended_0');
-    if to_regclass('pgps_internal.units_ended_' || note_ended.service_id) is not null then
-        perform nextval(('pgps_internal.units_ended_' || note_ended.service_id)::regclass);
-    end if;
+    v_all bigint := nextval('pgps_internal.units_ended_0');
+    v_sequence regclass := to_regclass('pgps_internal.units_ended_' || note_ended.service_id);
+    v_own bigint := case when v_sequence is not null then nextval(v_sequence) end;
+begin
 end
 $$;
 comment on function pgps_internal.note_ended(integer) is
@@ -199,38 +199,68 @@ $$;
 comment on function pgps_internal.still_counts(pgps_internal.unit_count) is
 'True while none of the units that were counted can have ended';
 
+create or replace function pgps_internal.check_count(
+    service_id integer, at_most bigint, begun bigint, service pgps_internal.service, ends_at timestamptz,
+    is_committed boolean
+) returns void
+language plpgsql volatile
+as $$
+declare
+    v_count pgps_internal.unit_count;
+begin
+    select c.* into v_count from pgps_internal.unit_count c where c.service_id = check_count.service_id
+    order by c.at_no desc limit 1;
+    if v_count.active + check_count.begun - v_count.begun < check_count.at_most then
+        return;
+    end if;
+    if v_count.active < check_count.at_most or v_count.active is null
+        or not pgps_internal.still_counts(v_count) then
+        v_count := pgps_internal.count_active(check_count.service_id, check_count.at_most, check_count.is_committed);
+        v_count.active := v_count.active + 1;
+        if v_count.active <= check_count.at_most then
+            v_count.next_end := least(v_count.next_end, check_count.ends_at);
+            insert into pgps_internal.unit_count values (v_count.*);
+            return;
+        end if;
+    end if;
+    perform pgps_internal.unit_limit(case check_count.service_id when 0 then null else check_count.at_most::integer end,
+        'uow_max_active', check_count.service, 'max_uows', check_count.at_most + 1, 'active units of work');
+end
+$$;
+comment on function pgps_internal.check_count(integer, bigint, bigint, pgps_internal.service, timestamptz, boolean) is
+'As check_active, for a service or (0) for the broker, of which so many units were begun, and so many may be active';
+
+create or replace function pgps_internal.check_begun(
+    service pgps_internal.service, at_most bigint, ends_at timestamptz, is_committed boolean
+) returns void
+language plpgsql volatile
+as $$
+declare
+    v_all bigint := nextval('pgps_internal.units_begun_0');
+    v_own bigint := nextval(('pgps_internal.units_begun_' || (check_begun.service).service_id)::regclass);
+begin
+    -- Of the broker no more can be active than were ever begun.
+    if v_all >= check_begun.at_most then
+        perform pgps_internal.check_count(0, check_begun.at_most, v_all, check_begun.service, check_begun.ends_at,
+            check_begun.is_committed);
+    end if;
+    if (check_begun.service).max_uows is not null then
+        perform pgps_internal.check_count((check_begun.service).service_id, (check_begun.service).max_uows, v_own,
+            check_begun.service, check_begun.ends_at, check_begun.is_committed);
+    end if;
+end
+$$;
+comment on function pgps_internal.check_begun(pgps_internal.service, bigint, timestamptz, boolean) is
+'As check_active, where at most so many may be active at the broker';
+
 create or replace function pgps_internal.check_active(
     service pgps_internal.service, ends_at timestamptz, is_committed boolean
 ) returns void
 language plpgsql volatile
 as $$
-declare
-    v_id integer;
-    v_limit bigint;
-    v_begun bigint;
-    v_count pgps_internal.unit_count;
 begin
-    foreach v_id in array array[0, (check_active.service).service_id] loop
-        v_begun := nextval(('pgps_internal.units_begun_' || v_id)::regclass);
-        v_limit := case v_id when 0 then pgps_internal.setting('uow_max_active')::bigint
-            else (check_active.service).max_uows end;
-        -- Of the broker no more can be active than were ever begun.
-        continue when v_limit is null or v_id = 0 and v_begun < v_limit;
-        select c.* into v_count from pgps_internal.unit_count c where c.service_id = v_id
-        order by c.at_no desc limit 1;
-        continue when v_count.active + v_begun - v_count.begun < v_limit;
-        if v_count.active < v_limit or v_count.active is null or not pgps_internal.still_counts(v_count) then
-            v_count := pgps_internal.count_active(v_id, v_limit, check_active.is_committed);
-            v_count.active := v_count.active + 1;
-            if v_count.active <= v_limit then
-                v_count.next_end := least(v_count.next_end, check_active.ends_at);
-                insert into pgps_internal.unit_count values (v_count.*);
-                continue;
-            end if;
-        end if;
-        perform pgps_internal.unit_limit(case v_id when 0 then null else v_limit::integer end, 'uow_max_active',
-            check_active.service, 'max_uows', v_limit + 1, 'active units of work');
-    end loop;
+    perform pgps_internal.check_begun(check_active.service, pgps_internal.setting('uow_max_active')::bigint,
+        check_active.ends_at, check_active.is_committed);
 end
 $$;
 comment on function pgps_internal.check_active(pgps_internal.service, timestamptz, boolean) is

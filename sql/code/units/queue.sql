@@ -118,54 +118,84 @@ $$;
 comment on function pgps_internal.may_receive(pgps_internal.unit, text, bigint, pgps_internal.speaker) is
 'True when a unit that was committed may be given out now; status, session_id: of its newest state, null: it has none';
 
-create or replace function pgps_internal.first_waiting(
+create or replace function pgps_internal.first_anywhere(
     speaker pgps_internal.speaker, queue_id bigint, option text, service_ids integer[], passed bigint[]
 ) returns pgps_internal.unit_commit
 language plpgsql
 as $$
 declare
-    v_low pgps_internal.queue_low := pgps_internal.low_of(first_waiting.queue_id);
+    v_low pgps_internal.queue_low := pgps_internal.low_of(first_anywhere.queue_id);
     v_late bigint[] := pgps_internal.late_entries(v_low);
     v_entry pgps_internal.unit_commit;
-    v_first record;
 begin
     if v_late <> '{}' then
         select c.* into v_entry
         from pgps_internal.unit_commit c join pgps_internal.unit u on u.unit_no = c.unit_no
         left join lateral (select s.status, s.session_id from pgps_internal.unit_state s where s.unit_no = c.unit_no
             order by s.version desc limit 1) s on true
-        where c.queue_id = first_waiting.queue_id and c.entry_no = any (v_late)
-            and case when pgps_internal.may_receive(u, s.status, s.session_id, first_waiting.speaker)
-                    and (first_waiting.option = 'any' or u.is_uow = (first_waiting.option = 'sync'))
-                    and coalesce(u.service_id = any (first_waiting.service_ids), true)
-                    and u.conversation_no <> all (first_waiting.passed)
-                then pgps_internal.is_next(c, first_waiting.speaker) end
+        where c.queue_id = first_anywhere.queue_id and c.entry_no = any (v_late)
+            and case when pgps_internal.may_receive(u, s.status, s.session_id, first_anywhere.speaker)
+                    and (first_anywhere.option = 'any' or u.is_uow = (first_anywhere.option = 'sync'))
+                    and coalesce(u.service_id = any (first_anywhere.service_ids), true)
+                    and u.conversation_no <> all (first_anywhere.passed)
+                then pgps_internal.is_next(c, first_anywhere.speaker) end
         order by c.entry_no limit 1
         for update of u skip locked;
-        if found then
-            return v_entry;
-        end if;
     end if;
-    v_first := pgps_internal.first_at_hand(first_waiting.speaker, v_low, first_waiting.option,
-        first_waiting.service_ids, first_waiting.passed);
-    v_entry := v_first.entry;
-    if not v_first.is_sure then
+    if v_entry.entry_no is null then
         select c.* into v_entry
         from pgps_internal.unit_commit c join pgps_internal.unit u on u.unit_no = c.unit_no
         left join lateral (select s.status, s.session_id from pgps_internal.unit_state s where s.unit_no = c.unit_no
             order by s.version desc limit 1) s on true
-        where c.queue_id = first_waiting.queue_id and c.entry_no > v_low.low_no
-            and case when pgps_internal.may_receive(u, s.status, s.session_id, first_waiting.speaker)
-                    and (first_waiting.option = 'any' or u.is_uow = (first_waiting.option = 'sync'))
-                    and coalesce(u.service_id = any (first_waiting.service_ids), true)
-                    and u.conversation_no <> all (first_waiting.passed)
-                then pgps_internal.is_next(c, first_waiting.speaker) end
+        where c.queue_id = first_anywhere.queue_id and c.entry_no > v_low.low_no
+            and case when pgps_internal.may_receive(u, s.status, s.session_id, first_anywhere.speaker)
+                    and (first_anywhere.option = 'any' or u.is_uow = (first_anywhere.option = 'sync'))
+                    and coalesce(u.service_id = any (first_anywhere.service_ids), true)
+                    and u.conversation_no <> all (first_anywhere.passed)
+                then pgps_internal.is_next(c, first_anywhere.speaker) end
         order by c.entry_no limit 1
         for update of u skip locked;
     end if;
     -- Some ten units later, the queue is read to move its mark.
-    if v_entry.entry_no > v_low.low_no + 128 and (first_waiting.speaker).seen_no is not null then
-        if v_late <> '{}' or not pgps_internal.pass_over(first_waiting.speaker, v_low, v_entry.entry_no) then
+    if v_entry.entry_no > v_low.low_no + 128 and (first_anywhere.speaker).seen_no is not null then
+        perform pgps_internal.peek_queue(first_anywhere.speaker, first_anywhere.queue_id, first_anywhere.option,
+            first_anywhere.service_ids, first_anywhere.passed);
+    end if;
+    return v_entry;
+end
+$$;
+comment on function pgps_internal.first_anywhere(pgps_internal.speaker, bigint, text, integer[], bigint[]) is
+'As first_waiting, where the newest segment does not tell: looks in all of them';
+
+create or replace function pgps_internal.first_waiting(
+    speaker pgps_internal.speaker, queue_id bigint, option text, service_ids integer[], passed bigint[]
+) returns pgps_internal.unit_commit
+language plpgsql
+as $$
+declare
+    v_look record := pgps_internal.queue_at_hand(first_waiting.queue_id);
+    v_entry pgps_internal.unit_commit;
+begin
+    if v_look.slot is null then
+        return pgps_internal.first_anywhere(first_waiting.speaker, first_waiting.queue_id, first_waiting.option,
+            first_waiting.service_ids, first_waiting.passed);
+    elsif v_look.late is not null then
+        v_entry := pgps_internal.entry_at_hand(first_waiting.speaker, null, null, v_look.late, v_look.slot,
+            first_waiting.queue_id, first_waiting.option, first_waiting.service_ids, first_waiting.passed);
+    end if;
+    if v_entry.entry_no is null and v_look.first_no is not null then
+        v_entry := pgps_internal.entry_at_hand(first_waiting.speaker, v_look.first_no, v_look.last_no, null,
+            v_look.slot, first_waiting.queue_id, first_waiting.option, first_waiting.service_ids,
+            first_waiting.passed);
+    end if;
+    if v_entry.entry_no is null then
+        return case when v_look.entries >= 128 then pgps_internal.first_anywhere(first_waiting.speaker,
+            first_waiting.queue_id, first_waiting.option, first_waiting.service_ids, first_waiting.passed) end;
+    end if;
+    -- Each look goes through the entries above the mark, so one that writes anyway moves it.
+    if v_look.entries >= 10 and v_entry.entry_no > v_look.low_no + 32
+        and (first_waiting.speaker).seen_no is not null then
+        if not pgps_internal.pass_over(first_waiting.speaker, v_entry, v_look.slot) and v_look.entries >= 48 then
             perform pgps_internal.peek_queue(first_waiting.speaker, first_waiting.queue_id, first_waiting.option,
                 first_waiting.service_ids, first_waiting.passed);
         end if;
@@ -184,10 +214,10 @@ create or replace function pgps_internal.peek_queue(
 language plpgsql
 as $$
 declare
-    v_low pgps_internal.queue_low := pgps_internal.low_of(peek_queue.queue_id);
-    v_late bigint[] := pgps_internal.late_entries(v_low);
     -- Taken before anything is read: what is not visible in it is asked for again.
     v_snapshot pg_snapshot := pg_current_snapshot();
+    v_low pgps_internal.queue_low := pgps_internal.low_of(peek_queue.queue_id);
+    v_late bigint[] := pgps_internal.late_entries(v_low);
     v_entry pgps_internal.unit_commit;
     v_passed bigint[] := peek_queue.passed;
     v_left bigint[] := '{}';
@@ -241,39 +271,60 @@ comment on function pgps_internal.peek_queue(pgps_internal.speaker, bigint, text
 'The first entry of a queue that a session may receive, not locked; null when there is none. passed: conversations that
 do not count. service_ids null: all services.';
 
+do $do$
+begin
+    execute replace($function$
 create or replace function pgps_internal.pass_over(
-    speaker pgps_internal.speaker, low pgps_internal.queue_low, entry_no bigint
+    speaker pgps_internal.speaker, entry pgps_internal.unit_commit, slot bigint
 ) returns boolean
 language plpgsql
-as $$
+as $body$
 declare
-    -- Taken before anything is read: what is not visible in it is asked for again.
-    v_snapshot pg_snapshot := pg_current_snapshot();
-    v_seen bigint := least((pass_over.speaker).seen_no, pass_over.entry_no - 1);
-    v_read bigint;
-    v_reached bigint;
+    v_queue bigint := pass_over.entry.queue_id;
+    v_mark pgps_internal.queue_low := pgps_internal.low_of(pass_over.entry.queue_id);
+    v_low bigint := v_mark.low_no;
+    v_last bigint := least(speaker.seen_no, pass_over.entry.entry_no - 1);
 begin
-    select count(*), max(p.entry_no) into v_read, v_reached
-    from (select e.entry_no, bool_and(e.is_over) over (order by e.entry_no) as is_clear
-        from (select c.entry_no, coalesce((select s.status from pgps_internal.unit_state s
-                    where s.unit_no = c.unit_no order by s.version desc limit 1)
-                    in ('PROCESSED', 'CANCELLED', 'DELETED'), false)
-                or c.queue_id % 2 = 0 and exists (select from pgps_internal.conversation_state s
-                    where s.conversation_no = c.conversation_no and s.server_id is not null) as is_over
-            from pgps_internal.unit_commit c
-            where c.queue_id = (pass_over.low).queue_id and c.entry_no > (pass_over.low).low_no
-                and c.entry_no <= v_seen
-            order by c.entry_no) e) p
-    where p.is_clear;
-    if v_read >= 8 then
-        perform pgps_internal.advance_queue(pass_over.speaker, (pass_over.low).queue_id, v_reached, v_snapshot, '{}');
-    end if;
-    return v_read >= 8;
+    case pass_over.slot{branches}
+    end case;
+    return found;
 end
-$$;
-comment on function pgps_internal.pass_over(pgps_internal.speaker, pgps_internal.queue_low, bigint) is
-'Moves the low mark of a queue over entries before one, as far as they are over, in the common case that nothing was
-left behind below it; false when they are fewer than eight, which pgps_internal.peek_queue looks at one by one';
+$body$;
+$function$, '{branches}', (select string_agg(replace($branch$
+        when {slot} then
+            -- The mark has the snapshot in which it is read what is over.
+            insert into pgps_internal.queue_low (at_no, queue_id, low_no, snapshot, below, left_behind)
+            select nextval('pgps_internal.uow_no_seq'), v_queue, r.low_no, pg_current_snapshot(),
+                pg_current_xact_id(), coalesce(r.left_behind, '{}')
+            from (select max(e.entry_no) filter (where e.is_clear and e.entry_no > v_low) as low_no,
+                    count(*) filter (where e.is_clear and e.entry_no > v_low) as passed,
+                    array_agg(e.entry_no) filter (where e.entry_no <= v_low and not e.is_over) as left_behind
+                from (select l.entry_no, l.is_over,
+                        bool_and(l.is_over or l.entry_no <= v_low) over (order by l.entry_no) as is_clear
+                    from (select c.entry_no, coalesce((select s.status from pgps_internal.unit_state_{slot} s
+                                where s.unit_no = c.unit_no order by s.version desc limit 1)
+                                in ('PROCESSED', 'CANCELLED', 'DELETED'), false)
+                            or c.queue_id % 2 = 0 and exists (select from pgps_internal.conversation_state_{slot} s
+                                where s.conversation_no = c.conversation_no and s.server_id is not null) as is_over
+                        from (
+                            select c.* from pgps_internal.unit_commit_{slot} c where c.queue_id = v_queue
+                                and c.entry_no > v_low and c.entry_no <= v_last
+                            union all
+                            select c.* from pgps_internal.unit_commit_{slot} c where c.queue_id = v_queue
+                                and c.entry_no = any (v_mark.left_behind)
+                            union all
+                            select c.* from pgps_internal.unit_commit_{slot} c where c.queue_id = v_queue
+                                and c.entry_no <= v_low and c.xid >= pg_snapshot_xmin(v_mark.snapshot)
+                                and c.xid < v_mark.below
+                                and not pg_visible_in_snapshot(c.xid, v_mark.snapshot)) c) l) e) r
+            where r.passed >= 6;$branch$, '{slot}', s::text), '') from generate_series(0, 3) s));
+end
+$do$;
+comment on function pgps_internal.pass_over(
+    pgps_internal.speaker, pgps_internal.unit_commit, bigint) is
+'Moves the low mark of a queue, of which the newest segment (slot) tells, over the entries before one, as far as they
+are over; of those below it, those remain left behind that are not over. False when it would pass fewer than six: then
+nothing is written. pgps_internal.peek_queue passes those that are held, too.';
 
 create or replace function pgps_internal.advance_queue(
     speaker pgps_internal.speaker, queue_id bigint, low_no bigint, snapshot pg_snapshot, left_behind bigint[]

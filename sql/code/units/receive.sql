@@ -3,6 +3,36 @@
 -- Locks: the turn of the session, the unit; by id it waits for them, else what is locked is passed over.
 -- Writes: nothing.
 
+create or replace function pgps_internal.receive_answer(speaker pgps_internal.speaker, args jsonb,
+    out is_done boolean, out answer pgps.received_message) returns record
+language plpgsql
+as $$
+declare
+    v_no bigint := pgps_internal.number_in(args ->> 'conversation', 'C');
+    v_first record;
+    v_unit bigint;
+begin
+    is_done := false;
+    if args ->> 'option' = 'msg' or args ->> 'user_status' is not null then
+        return;
+    end if;
+    v_first := pgps_internal.answer_at_hand(v_no, speaker);
+    v_unit := (v_first.entry).unit_no;
+    if v_unit is null then
+        -- Who serves as well may be the server of its own conversation.
+        is_done := coalesce(v_first.is_client and not v_first.may_serve, false);
+    elsif v_unit <> all (speaker.held) then
+        -- Also where client and server are the same participant, what waits for the client comes first.
+        perform pgps_internal.lock_at_hand(v_unit);
+        answer := pgps_internal.give_first(speaker, v_first.entry);
+        is_done := answer.uow_id is not null;
+    end if;
+end
+$$;
+comment on function pgps_internal.receive_answer(pgps_internal.speaker, jsonb) is
+'The common case of receiving by id: the first message of the next unit for the client of a conversation, which the
+speaker is, or nothing; is_done false: neither, and the general way is taken';
+
 create or replace function pgps_internal.receive_by_id(caller name, speaker pgps_internal.speaker, args jsonb)
 returns pgps.received_message
 language plpgsql
@@ -10,25 +40,11 @@ as $$
 declare
     v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation',
         receive_by_id.speaker);
-    v_me bigint := (receive_by_id.speaker).participant_id;
     v_no bigint := v_conversation.conversation_no;
     v_standing pgps_internal.unit_standing;
     v_to_server boolean;
     v_count integer;
-    v_first record;
 begin
-    if v_conversation.client_id = v_me and v_conversation.is_uow and v_conversation.broker is null
-        and args ->> 'option' <> 'msg' and args ->> 'user_status' is null then
-        v_first := pgps_internal.first_answer(receive_by_id.speaker, v_conversation);
-        -- Who serves as well may be the server of its own conversation.
-        if (v_first.answer).uow_id is not null or v_first.is_none
-            and not exists (select from pgps_internal.serving s
-                where s.session_id = (receive_by_id.speaker).session_id)
-            and not exists (select from pgps_internal.conversation_state t
-                where t.conversation_no = v_no and t.server_id = v_me) then
-            return v_first.answer;
-        end if;
-    end if;
     v_to_server := not pgps_internal.sends_as_client(receive_by_id.caller, receive_by_id.speaker, v_conversation);
     if args ->> 'option' <> 'any' and v_conversation.is_uow <> (args ->> 'option' = 'sync') then
         return null;
@@ -143,8 +159,7 @@ begin
         end if;
         exit when v_entry.entry_no is null;
         if args ->> 'user_status' is null then
-            v_row := pgps_internal.hand_out_first(receive_next.speaker, v_entry.unit_no,
-                v_entry.conversation_no);
+            v_row := pgps_internal.give_first(receive_next.speaker, v_entry);
             if v_row.uow_id is not null then
                 return v_row;
             end if;
@@ -219,29 +234,74 @@ $$;
 comment on function pgps_internal.receive_more(pgps_internal.speaker, integer[], jsonb) is
 'The next message of the units that a session holds; null when it has received all of them to their ends';
 
+create or replace function pgps_internal.speak_to_serve(
+    caller name, args jsonb, out speaker pgps_internal.speaker, out queues bigint[]
+) returns record
+language plpgsql
+as $$
+declare
+    v_session bigint := case when args ->> 'session' is null then pgps_internal.my_session() end;
+    v_found record;
+begin
+    select (s.session_id, s.participant_id, s.role, s.token, m.life_id,
+            case when pg_current_xact_id_if_assigned() is null
+                then coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0) end,
+            null, null, null)::pgps_internal.speaker as speaker,
+        array(select pgps_internal.queue_of(v.service_id) from pgps_internal.serving v
+            where v.session_id = s.session_id
+                and pgps_internal.has_service_right(speak_to_serve.caller, v.service_id, 'serve')) as queues
+    into v_found
+    from pgps_internal.participant_session s cross join pgps_internal.broker_life_mark m
+    where s.session_id = v_session and pg_get_userbyid(s.role::oid) = speak_to_serve.caller
+        and current_setting('transaction_isolation') like 'read %committed' and pg_stat_clear_snapshot() is not null;
+    speaker := v_found.speaker;
+    queues := v_found.queues;
+end
+$$;
+comment on function pgps_internal.speak_to_serve(name, jsonb) is
+'As speak in its common case, with the queues of the services that the session serves and may serve; null: not the
+common case';
+
 create or replace function pgps_internal.receive_message(caller name, args jsonb) returns pgps.received_message
 language plpgsql
 as $$
 declare
-    v_args jsonb := args || jsonb_build_object('option', lower(coalesce(args ->> 'option', 'any')),
-        'conversation', coalesce(args ->> 'conversation', 'any'));
-    v_which text := lower(v_args ->> 'conversation');
+    v_args jsonb := args;
+    v_which text;
     v_speaker pgps_internal.speaker;
     v_services record;
+    v_first record;
     v_row pgps.received_message;
 begin
-    if v_args ->> 'option' not in ('sync', 'msg', 'any') then
-        raise exception 'unknown option "%" of receive_message', args ->> 'option' using errcode = '22023',
-            hint = 'Give sync, msg or any.';
+    -- Common case of a server, in few steps.
+    if args ->> 'conversation' = 'new' and args ->> 'option' in ('sync', 'msg', 'any')
+        and coalesce(args ->> 'class', args ->> 'server', args ->> 'service', args ->> 'user_status') is null then
+        v_first := pgps_internal.speak_to_serve(caller, args);
+        if v_first.queues <> '{}' then
+            return pgps_internal.receive_next(v_first.speaker, v_first.queues, null, args);
+        end if;
     end if;
-    perform pgps_internal.check_user_status(args ->> 'user_status');
-    v_speaker := pgps_internal.speak(caller, args);
+    v_which := lower(coalesce(args ->> 'conversation', 'any'));
+    if args ->> 'option' not in ('sync', 'msg', 'any') or args ->> 'option' is null then
+        v_args := args || jsonb_build_object('option', lower(coalesce(args ->> 'option', 'any')));
+        if v_args ->> 'option' not in ('sync', 'msg', 'any') then
+            raise exception 'unknown option "%" of receive_message', args ->> 'option' using errcode = '22023',
+                hint = 'Give sync, msg or any.';
+        end if;
+    end if;
+    if args ->> 'user_status' is not null then
+        perform pgps_internal.check_user_status(args ->> 'user_status');
+    end if;
     if v_which not in ('new', 'old', 'any') then
-        return pgps_internal.receive_by_id(caller, v_speaker, v_args);
+        v_speaker := pgps_internal.speak_with_hand(caller, args);
+        v_first := pgps_internal.receive_answer(v_speaker, v_args);
+        return case when v_first.is_done then v_first.answer
+            else pgps_internal.receive_by_id(caller, v_speaker, v_args) end;
     end if;
+    v_speaker := case v_which when 'new' then pgps_internal.speak(caller, args)
+        else pgps_internal.speak_with_hand(caller, args) end;
     v_services := pgps_internal.services_to_receive(caller, v_speaker, v_args);
     if v_which <> 'new' then
-        v_speaker := pgps_internal.with_hand(v_speaker);
         v_row := pgps_internal.receive_more(v_speaker, v_services.chosen, v_args);
         if v_row.status is null then
             v_row := pgps_internal.receive_next(v_speaker, array[pgps_internal.queue_of(v_speaker.participant_id)],

@@ -14,8 +14,8 @@ begin
     return exists (
         select from pgps_internal.service_right r
         where r.service_id = has_service_right.service_id and r.privilege = has_service_right.privilege
-            and (r.role::oid = 0 or exists (select from pg_roles o where o.oid = r.role::oid
-                and pg_has_role(has_service_right.caller, o.oid, 'usage'))));
+            -- Nobody has the role of one that was dropped.
+            and (r.role::oid = 0 or pg_has_role(has_service_right.caller, r.role::oid, 'usage')));
 end
 $$;
 comment on function pgps_internal.has_service_right(name, integer, text) is

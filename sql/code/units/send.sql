@@ -95,7 +95,6 @@ create or replace function pgps_internal.unit_being_sent(
 language plpgsql volatile
 as $$
 declare
-    v_sent bigint[] := (pgps_internal.hand_of((unit_being_sent.speaker).session_id)).sent;
     v_unit bigint;
     v_standing pgps_internal.unit_standing;
 begin
@@ -142,10 +141,8 @@ begin
         raise exception 'the message is null' using errcode = '22004', hint = 'Give bytes, which may be none: ''''.';
     end if;
     v_is_whole := v_option <> 'sync' and lower(coalesce(args ->> 'conversation', 'new')) = 'new';
-    v_speaker := pgps_internal.speak(caller, args, v_is_whole);
-    if not v_is_whole then
-        v_speaker := pgps_internal.with_hand(v_speaker);
-    end if;
+    v_speaker := case when v_is_whole then pgps_internal.speak(caller, args, true)
+        else pgps_internal.speak_with_hand(caller, args) end;
     v_row := pgps_internal.send_simply(caller, v_speaker, args, send_message.message);
     if v_row.uow_id is null then
         v_row := pgps_internal.send_anyhow(caller, v_speaker, args, send_message.message);

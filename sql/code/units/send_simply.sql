@@ -3,159 +3,142 @@
 -- service of this broker. For anything else it returns null before it has written, and the general way (send.sql),
 -- which has the errors, is taken.
 -- Locks: none.
--- Writes: unit, unit_message.
+-- Writes: conversation, session_hand, unit, unit_commit, unit_message.
 
-create or replace function pgps_internal.uow_settings(
-    out store text, out lifetime interval, out status_lifetime integer, out max_messages integer,
-    out max_message_bytes integer, out deferred boolean, out persistent_store text
-) returns record
-language plpgsql stable
-as $$
-begin
-    select max(t.value) filter (where t.name = 'uow_store'),
-        (max(t.value) filter (where t.name = 'uow_lifetime'))::interval,
-        (max(t.value) filter (where t.name = 'uow_status_lifetime'))::integer,
-        (max(t.value) filter (where t.name = 'uow_max_messages'))::integer,
-        (max(t.value) filter (where t.name = 'uow_max_message_bytes'))::integer,
-        (max(t.value) filter (where t.name = 'uow_deferred'))::boolean,
-        max(t.value) filter (where t.name = 'uow_persistent_store')
-    into store, lifetime, status_lifetime, max_messages, max_message_bytes, deferred, persistent_store
-    from pgps_internal.setting t where t.name >= 'uow_' and t.name < 'uow`';
-end
-$$;
-comment on function pgps_internal.uow_settings() is 'What holds for services that do not say otherwise';
+create or replace view pgps_internal.service_to_send as
+select s.service_id, s.class, s.server, s.service, s as whole, coalesce(s.store, t.store) = 'broker' as is_persistent,
+    coalesce(s.lifetime, t.lifetime) as unit_lifetime,
+    nullif(coalesce(s.status_lifetime, t.status_lifetime), 0) * coalesce(s.lifetime, t.lifetime) as status_for,
+    coalesce(s.max_message_bytes, t.max_message_bytes) as message_bytes,
+    coalesce(s.max_messages_in_uow, t.max_messages) as messages, coalesce(s.deferred, t.deferred) as is_deferred,
+    t.persistent_store <> 'no' as may_persist, t.max_active
+from pgps_internal.service s cross join lateral (
+    select max(t.value) filter (where t.name = 'uow_store') as store,
+        (max(t.value) filter (where t.name = 'uow_lifetime'))::interval as lifetime,
+        (max(t.value) filter (where t.name = 'uow_status_lifetime'))::integer as status_lifetime,
+        (max(t.value) filter (where t.name = 'uow_max_messages'))::integer as max_messages,
+        (max(t.value) filter (where t.name = 'uow_max_message_bytes'))::integer as max_message_bytes,
+        (max(t.value) filter (where t.name = 'uow_deferred'))::boolean as deferred,
+        max(t.value) filter (where t.name = 'uow_persistent_store') as persistent_store,
+        (max(t.value) filter (where t.name = 'uow_max_active'))::bigint as max_active
+    from pgps_internal.setting t where t.name >= 'uow_' and t.name < 'uow`') t
+where s.broker is null;
+comment on view pgps_internal.service_to_send is
+'Services of this broker, with what holds for what is sent to them: as they say, else as the settings say';
 
-create or replace function pgps_internal.place_simply(
-    speaker pgps_internal.speaker, args jsonb, out service pgps_internal.service, out conversation_no bigint,
-    out to_server boolean, out first_commit_at timestamptz
-) returns record
-language plpgsql volatile
-as $$
-declare
-    v_parts text[];
-    v_client bigint;
-    v_service integer;
-begin
-    if lower(coalesce(args ->> 'conversation', 'new')) = 'new' then
-        v_parts := string_to_array(args ->> 'to_service', '/');
-        select s.* into service from pgps_internal.service s
-        where s.class = pgps_internal.fold_part(v_parts[1]) and s.server = pgps_internal.fold_part(v_parts[2])
-            and s.service = pgps_internal.fold_part(v_parts[3]) and cardinality(v_parts) = 3 and s.broker is null;
-        to_server := found;
-        return;
-    elsif args ->> 'to_service' is not null or speaker.sent <> '{}' or cardinality(speaker.held) > 1 then
-        return;
-    end if;
-    conversation_no := pgps_internal.number_in(args ->> 'conversation', 'C');
-    select c.client_id, c.service_id into v_client, v_service from pgps_internal.conversation c
-    where c.conversation_no = place_simply.conversation_no and c.is_uow and c.broker is null
-        and c.life_id = speaker.life_id;
-    if not found then
-        return;
-    elsif speaker.held = '{}' then
-        to_server := case when v_client = speaker.participant_id then true end;
-    else
-        select false into to_server from pgps_internal.unit u
-        where u.unit_no = speaker.held[1] and u.conversation_no = place_simply.conversation_no and u.to_server
-            and u.ends_at > pgps_internal.clock();
-    end if;
-    select y.first_commit_at, case when y.ended is null then to_server end into first_commit_at, to_server
-    from (values (true)) x left join lateral (select y.* from pgps_internal.conversation_state y
-        where y.conversation_no = place_simply.conversation_no order by y.version desc limit 1) y on true;
-    select s.* into service from pgps_internal.service s where s.service_id = v_service;
-end
-$$;
-comment on function pgps_internal.place_simply(pgps_internal.speaker, jsonb) is
-'Where a message is sent, and which way; to_server null: that is not simple; conversation_no null: in a new
-conversation';
-
-create or replace function pgps_internal.unit_to_send(
-    speaker pgps_internal.speaker, service pgps_internal.service, message bytea, is_new boolean
-) returns pgps_internal.unit
-language plpgsql volatile
-as $$
-declare
-    v_set record := pgps_internal.uow_settings();
-    v_now timestamptz := pgps_internal.clock();
-    v_is_persistent boolean := coalesce(unit_to_send.service.store, v_set.store) = 'broker';
-    v_lifetime interval := coalesce(unit_to_send.service.lifetime, v_set.lifetime);
-    v_unit pgps_internal.unit;
-begin
-    if octet_length(unit_to_send.message) > coalesce(unit_to_send.service.max_message_bytes, v_set.max_message_bytes)
-        or coalesce(unit_to_send.service.max_messages_in_uow, v_set.max_messages) < 1
-        or v_is_persistent and (v_set.persistent_store = 'no' or unit_to_send.speaker.token is null)
-        or unit_to_send.is_new and not coalesce(unit_to_send.service.deferred, v_set.deferred)
-            and not pgps_internal.is_served(unit_to_send.service.service_id) then
-        return null;
-    end if;
-    v_unit.unit_no := nextval('pgps_internal.uow_no_seq');
-    v_unit.at_no := v_unit.unit_no;
-    v_unit.service_id := unit_to_send.service.service_id;
-    v_unit.sender_id := unit_to_send.speaker.participant_id;
-    v_unit.session_id := unit_to_send.speaker.session_id;
-    v_unit.life_id := unit_to_send.speaker.life_id;
-    v_unit.is_uow := true;
-    v_unit.is_persistent := v_is_persistent;
-    v_unit.status_for := nullif(coalesce(unit_to_send.service.status_lifetime, v_set.status_lifetime), 0) * v_lifetime;
-    v_unit.began_at := v_now;
-    v_unit.ends_at := v_now + v_lifetime;
-    v_unit.is_relayed := false;
-    return v_unit;
-end
-$$;
-comment on function pgps_internal.unit_to_send(pgps_internal.speaker, pgps_internal.service, bytea, boolean) is
-'A unit as a service has them, not written yet; null: its first message may not be sent so';
-
-create or replace function pgps_internal.send_simply(
-    caller name, speaker pgps_internal.speaker, args jsonb, message bytea
+create or replace function pgps_internal.write_first(
+    speaker pgps_internal.speaker, place record, began_at timestamptz, message bytea, commits boolean
 ) returns pgps.received_message
 language plpgsql
 as $$
 declare
+    -- A unit has its number before it counts as begun: see pgps_internal.count_active.
+    v_unit bigint := nextval('pgps_internal.uow_no_seq');
+    v_talk bigint := write_first.place.conversation_no;
+    v_ends_at timestamptz := write_first.began_at + write_first.place.unit_lifetime;
+    v_first timestamptz := write_first.place.first_commit_at;
+    v_xid xid8;
+    v_no bigint;
+    v_told text;
+begin
+    perform pgps_internal.check_begun(write_first.place.whole, write_first.place.max_active, v_ends_at,
+        write_first.commits);
+    if v_talk is null then
+        v_talk := nextval('pgps_internal.uow_no_seq');
+        insert into pgps_internal.conversation (at_no, conversation_no, service_id, client_id, is_uow, life_id,
+            began_at)
+        values (v_talk, v_talk, write_first.place.service_id, speaker.participant_id, true, speaker.life_id, began_at);
+    end if;
+    with begun as (
+        insert into pgps_internal.unit (at_no, unit_no, conversation_no, service_id, to_server, is_uow, sender_id,
+            session_id, life_id, is_persistent, status_for, began_at, ends_at, is_relayed)
+        values (v_unit, v_unit, v_talk, write_first.place.service_id, write_first.place.to_server, true,
+            speaker.participant_id, speaker.session_id, speaker.life_id, write_first.place.is_persistent,
+            write_first.place.status_for, write_first.began_at, v_ends_at, false)
+    )
+    insert into pgps_internal.unit_message (at_no, unit_no, number, message)
+    values (nextval('pgps_internal.uow_no_seq'), v_unit, 1, write_first.message);
+    if write_first.commits then
+        -- The transaction has an id before it takes a number: see pgps_internal.advance_queue.
+        v_xid := pg_current_xact_id();
+        v_no := nextval('pgps_internal.uow_no_seq');
+        v_first := pgps_internal.clock();
+        insert into pgps_internal.unit_commit (at_no, queue_id, entry_no, conversation_no, unit_no, to_server,
+            commit_no, committed_at, xid)
+        values (v_no, pgps_internal.queue_of(write_first.place.service_id), v_no, v_talk, v_unit, true, v_no, v_first,
+            v_xid)
+        returning pgps_internal.wake_queue(pgps_internal.queue_of(write_first.place.service_id))::text into v_told;
+    else
+        insert into pgps_internal.session_hand (at_no, session_id, version, sent, held)
+        values (nextval('pgps_internal.uow_no_seq'), speaker.session_id, speaker.hand + 1, speaker.sent || v_unit,
+            speaker.held);
+    end if;
+    return (pgps_internal.id_of(v_unit, 'U'), pgps_internal.id_of(v_talk, 'C'),
+        case when write_first.commits then 'ACCEPTED' else 'RECEIVED' end, null, write_first.place.class,
+        write_first.place.server, write_first.place.service, v_first, 0,
+        case when write_first.place.is_persistent then 'broker' else 'no' end, v_ends_at, 'open', null, null, null,
+        null, null)::pgps.received_message;
+end
+$$;
+comment on function pgps_internal.write_first(pgps_internal.speaker, record, timestamptz, bytea, boolean) is
+'Writes a unit of work with its first message, in a conversation of its own or the one of place, as send_simply has
+looked it up; commits: its SYNCPOINT, too. Errors: 54000 too many active units.';
+
+do $do$
+begin
+    execute replace($function$
+create or replace function pgps_internal.send_simply(
+    caller name, speaker pgps_internal.speaker, args jsonb, message bytea
+) returns pgps.received_message
+language plpgsql
+as $body$
+declare
     v_commits boolean := lower(args ->> 'option') = 'commit';
+    v_now timestamptz := pgps_internal.clock();
+    v_talk bigint;
+    v_parts text[];
     v_place record;
-    v_service pgps_internal.service;
-    v_unit pgps_internal.unit;
-    v_first timestamptz;
 begin
     if lower(args ->> 'option') = 'msg' or args ->> 'store' is distinct from 'off'
         or args ->> 'status_lifetime' is distinct from '0'
         or coalesce(args ->> 'lifetime', args ->> 'user_status') is not null then
         return null;
+    elsif lower(coalesce(args ->> 'conversation', 'new')) = 'new' then
+        v_parts := string_to_array(args ->> 'to_service', '/');
+        select s.*, null::bigint as conversation_no, true as to_server, null::timestamptz as first_commit_at
+        into v_place
+        from pgps_internal.service_to_send s
+        where s.class = pgps_internal.fold_part(v_parts[1]) and s.server = pgps_internal.fold_part(v_parts[2])
+            and s.service = pgps_internal.fold_part(v_parts[3]) and cardinality(v_parts) = 3;
+    elsif v_commits or args ->> 'to_service' is not null or speaker.sent <> '{}'
+        or cardinality(speaker.held) > 1 then
+        return null;
+    else
+        v_talk := pgps_internal.number_in(args ->> 'conversation', 'C');
+        case pgps_internal.slot_at_hand(v_talk){branches}
+        end case;
     end if;
-    v_place := pgps_internal.place_simply(send_simply.speaker, args);
-    v_service := v_place.service;
-    if v_place.to_server is null or v_service.service_id is null or v_commits and v_place.conversation_no is not null
-        or not pgps_internal.has_service_right(send_simply.caller, v_service.service_id,
+    if v_place.to_server is null or octet_length(send_simply.message) > v_place.message_bytes
+        or v_place.messages < 1 or v_place.is_persistent and (not v_place.may_persist or speaker.token is null)
+        or v_talk is null and not v_place.is_deferred and not pgps_internal.is_served(v_place.service_id)
+        or not pgps_internal.has_service_right(send_simply.caller, v_place.service_id,
             case when v_place.to_server then 'send' else 'serve' end) then
         return null;
     end if;
-    v_unit := pgps_internal.unit_to_send(send_simply.speaker, v_service, send_simply.message,
-        v_place.conversation_no is null);
-    if v_unit.unit_no is null then
-        return null;
-    end if;
-    -- It has its number before it counts as begun: see pgps_internal.count_active.
-    perform pgps_internal.check_active(v_service, v_unit.ends_at, v_commits);
-    v_unit.to_server := v_place.to_server;
-    v_unit.conversation_no := coalesce(v_place.conversation_no, (pgps_internal.begin_conversation(
-        send_simply.speaker, v_service, true)).conversation_no);
-    insert into pgps_internal.unit values (v_unit.*);
-    insert into pgps_internal.unit_message (at_no, unit_no, number, message)
-    values (nextval('pgps_internal.uow_no_seq'), v_unit.unit_no, 1, send_simply.message);
-    if v_commits then
-        v_first := pgps_internal.queue_unit(v_unit.unit_no, v_unit.conversation_no, true,
-            pgps_internal.queue_of(v_service.service_id));
-    else
-        perform pgps_internal.put_in_hand(send_simply.speaker, sent => array[v_unit.unit_no]);
-        v_first := coalesce(v_place.first_commit_at, pgps_internal.first_commit_in(v_unit.conversation_no));
-    end if;
-    return (pgps_internal.id_of(v_unit.unit_no, 'U'), pgps_internal.id_of(v_unit.conversation_no, 'C'),
-        case when v_commits then 'ACCEPTED' else 'RECEIVED' end, null, v_service.class, v_service.server,
-        v_service.service, v_first, 0, case when v_unit.is_persistent then 'broker' else 'no' end, v_unit.ends_at,
-        'open', null, null, null, null, null)::pgps.received_message;
+    return pgps_internal.write_first(send_simply.speaker, v_place, v_now, send_simply.message, v_commits);
 end
-$$;
+$body$;
+$function$, '{branches}', pgps_internal.branches_of($branch$
+            select s.*, t.conversation_no, case when t.ended is not null then null
+                    when speaker.held = '{}' then case when t.client_id = speaker.participant_id then true end
+                    else (select false from pgps_internal.unit{slot} u
+                        where u.unit_no = speaker.held[1] and u.conversation_no = t.conversation_no and u.to_server
+                            and u.ends_at > v_now) end as to_server, t.first_commit_at
+            into v_place
+            from pgps_internal.talk_noted{slot} t join pgps_internal.service_to_send s using (service_id)
+            where t.conversation_no = v_talk and t.is_common and t.life_id = speaker.life_id;$branch$));
+end
+$do$;
 comment on function pgps_internal.send_simply(name, pgps_internal.speaker, jsonb, bytea) is
 'Sends the first message of a unit of work, as the head of the file says; null: it was not done. Errors: 54000 too many
 active units.';

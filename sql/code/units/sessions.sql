@@ -136,9 +136,9 @@ begin
         select max(s.session_id) from pgps_internal.participant_session s
         where s.pid = begin_session.pid and s.backend_start = begin_session.backend_start) l(session_id);
     insert into pgps_internal.participant_session (session_id, participant_id, life_id, pid, backend_start, began_at,
-        used_at)
+        used_at, role, token)
     values (v_session, v_participant, v_life, begin_session.pid, begin_session.backend_start, pgps_internal.clock(),
-        case when begin_session.pid is null then pgps_internal.clock() end);
+        case when begin_session.pid is null then pgps_internal.clock() end, begin_session.role, begin_session.token);
     return v_session;
 end
 $$;

@@ -76,29 +76,29 @@ language plpgsql
 as $$
 declare
     v_speaker pgps_internal.speaker;
-    v_session bigint;
+    v_session bigint := case when args ->> 'session' is null then pgps_internal.my_session() end;
     v_seen bigint;
 begin
-    perform pg_stat_clear_snapshot();
-    if not speak.reads_nothing then
+    -- The common case in one statement: a session of this backend, which lives until it logs off here. Its calls follow
+    -- one another anyway.
+    select s.session_id, s.participant_id, s.role, s.token, m.life_id,
+        case when pg_current_xact_id_if_assigned() is null
+            then coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0) end
+    into v_speaker
+    from pgps_internal.participant_session s cross join pgps_internal.broker_life_mark m
+    where s.session_id = v_session and pg_get_userbyid(s.role::oid) = speak.caller
+        and (speak.reads_nothing or current_setting('transaction_isolation') like 'read %committed')
+        -- Who else lives is asked anew in this call.
+        and pg_stat_clear_snapshot() is not null;
+    if found then
+        return v_speaker;
+    elsif not speak.reads_nothing then
         perform pgps_internal.require_own_snapshots();
     end if;
     if pg_current_xact_id_if_assigned() is null then
         v_seen := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
     end if;
-    if args ->> 'session' is null then
-        -- The common case in one statement: a session of this backend, which lives while it has not logged off. Its
-        -- calls follow one another anyway.
-        v_session := pgps_internal.my_session();
-        select s.session_id, p.participant_id, p.role, p.token, m.life_id, v_seen into v_speaker
-        from pgps_internal.participant_session s join pgps_internal.participant p using (participant_id)
-        cross join pgps_internal.broker_life_mark m
-        where s.session_id = v_session and p.role = quote_ident(caller)::regrole
-            and not exists (select from pgps_internal.participant_session_end e where e.session_id = s.session_id);
-        if found then
-            return v_speaker;
-        end if;
-    end if;
+    perform pg_stat_clear_snapshot();
     v_speaker := pgps_internal.speaker_of(caller, args);
     perform from pgps_internal.participant_session s
     where s.session_id = v_speaker.session_id and (s.pid is not null or s.used_at is not null) for update;
@@ -114,6 +114,46 @@ comment on function pgps_internal.speak(name, jsonb, boolean) is
 'As speaker_of, for a call that changes something: takes the turn of the session. reads_nothing: of what others may
 change meanwhile. Errors: also 25001, unless that. What the session has in hand is not looked up in the common case: see
 with_hand.';
+
+do $do$
+begin
+    execute replace($function$
+create or replace function pgps_internal.speak_with_hand(caller name, args jsonb) returns pgps_internal.speaker
+language plpgsql
+as $body$
+declare
+    v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    v_session bigint := case when args ->> 'session' is null then pgps_internal.my_session() end;
+    v_speaker pgps_internal.speaker;
+begin
+    case v_newest / 65536 % 4{branches}
+    end case;
+    if v_speaker.hand is null then
+        v_speaker := pgps_internal.with_hand(pgps_internal.speak(caller, args));
+    end if;
+    return v_speaker;
+end
+$body$;
+$function$, '{branches}', (select string_agg(replace($branch$
+        when {slot} then
+            select s.session_id, s.participant_id, s.role, s.token, m.life_id,
+                case when pg_current_xact_id_if_assigned() is null then v_newest end, h.version, h.sent, h.held
+            into v_speaker
+            from pgps_internal.participant_session s cross join pgps_internal.broker_life_mark m
+            cross join lateral (select n.at_no, n.version, n.sent, n.held from pgps_internal.session_hand_{slot} n
+                where n.session_id = s.session_id order by n.version desc limit 1) h
+            where s.session_id = v_session and pg_get_userbyid(s.role::oid) = speak_with_hand.caller
+                and current_setting('transaction_isolation') like 'read %committed'
+                -- Not of an older segment in the same place.
+                and h.at_no >= v_newest / 65536 * 65536
+                and pg_stat_clear_snapshot() is not null;$branch$, '{slot}', s::text), '')
+        from generate_series(0, 3) s));
+end
+$do$;
+comment on function pgps_internal.speak_with_hand(name, jsonb) is
+'As speak, with what the session has in hand: in one statement where a session of this backend speaks that has had
+something in hand of late. The newest segment has its newest version, if it has any: reclaim writes one again only while
+nobody is writing a newer one, since who does has read it in the segment that reclaim truncates.';
 
 create or replace function pgps_internal.speak_for_sender(caller name, args jsonb) returns pgps_internal.speaker
 language plpgsql

@@ -264,11 +264,13 @@ begin
             hint = format('Give one of: %s.', (select string_agg(distinct t.option, ', ')
                 from pgps_internal.uow_transitions() t));
     end if;
-    perform pgps_internal.check_user_status(args ->> 'user_status');
+    if args ->> 'user_status' is not null then
+        perform pgps_internal.check_user_status(args ->> 'user_status');
+    end if;
     v_speaker := case when v_option = 'cancel' and (args ->> 'is_for_sender')::boolean
             then pgps_internal.speak_for_sender(caller, args)
         when v_option in ('last', 'query') then pgps_internal.speaker_of(caller, args)
-        else pgps_internal.with_hand(pgps_internal.speak(caller, args)) end;
+        else pgps_internal.speak_with_hand(caller, args) end;
     if args ->> 'conversation' is not null then
         v_conversation := (pgps_internal.find_conversation(args ->> 'conversation', v_speaker)).conversation_no;
     end if;
@@ -313,7 +315,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_speaker pgps_internal.speaker := pgps_internal.with_hand(pgps_internal.speak(caller, args));
+    v_speaker pgps_internal.speaker := pgps_internal.speak_with_hand(caller, args);
     v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation', v_speaker);
     v_state pgps_internal.conversation_state;
     v_open record;

@@ -138,3 +138,47 @@ def test_space_comes_back(broker: psycopg.Connection, party: Callable[..., Party
     assert server.text("old") == "more"
     assert server.text("new") == "new"
     assert call(broker, "reclaim") == 0
+
+
+def test_what_a_session_has_in_hand_is_not_that_of_an_older_segment(
+    broker: psycopg.Connection, party: Callable[..., Party]
+) -> None:
+    """Segments that are not reclaimed come round: the newest one has rows of four segments before."""
+    client, server = party("c"), party("s").serve(SERVICE)
+    client.send("first", to_service=SERVICE, option="commit")
+    assert serve_all(server) == ["first"]
+    skip_to_next_segment(broker)
+    skip_to_next_segment(broker)
+    client.send("second", to_service=SERVICE, option="commit")
+    assert server.text("new") == "second"
+    skip_to_next_segment(broker)
+    skip_to_next_segment(broker)
+    client.send("third", to_service=SERVICE, option="commit")
+    assert server.sync("commit")["status"] == "PROCESSED"
+    assert serve_all(server) == ["third"]
+
+
+def test_what_is_committed_late_is_found_in_any_segment(
+    broker: psycopg.Connection, party: Callable[..., Party]
+) -> None:
+    """The low mark has gone past it in the segment that it is in, or in the next one."""
+    client, server = party("c"), party("s").serve(SERVICE)
+    before, within = party("before", autocommit=False), party("within", autocommit=False)
+    before.connection.commit()
+    within.connection.commit()
+    before.send("before", to_service=SERVICE, option="commit")
+    for portion in range(4):
+        if portion % 2 == 0:
+            skip_to_next_segment(broker)
+        texts = [f"{portion} {n}" for n in range(40)]
+        for n, text in enumerate(texts):
+            if portion == 1 and n == 8:
+                within.send("within", to_service=SERVICE, option="commit")
+            client.send(text, to_service=SERVICE, option="commit")
+        assert serve_all(server) == texts
+    ((low, _),) = rows(broker, MARK)
+    assert low > 65536 * 2
+    for late in (within, before):
+        late.connection.commit()
+        assert serve_all(server) == [late.token]
+
