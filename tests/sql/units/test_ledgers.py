@@ -181,4 +181,3 @@ def test_what_is_committed_late_is_found_in_any_segment(
     for late in (within, before):
         late.connection.commit()
         assert serve_all(server) == [late.token]
-
