@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '104244c6844704f8', $python$
+('attribute_list', '0b4792d9f014f686', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '104244c6844704f8', $python$
+('callback_text', '0b4792d9f014f686', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '104244c6844704f8', $python$
+('calling', '0b4792d9f014f686', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '104244c6844704f8', $python$
+('composite.absence', '0b4792d9f014f686', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -431,7 +431,7 @@ def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> 
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.contexts', '104244c6844704f8', $python$
+('composite.contexts', '0b4792d9f014f686', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -592,7 +592,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '104244c6844704f8', $python$
+('composite.coupled', '0b4792d9f014f686', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -780,7 +780,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '104244c6844704f8', $python$
+('composite.definition', '0b4792d9f014f686', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1015,7 +1015,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '104244c6844704f8', $python$
+('composite.described', '0b4792d9f014f686', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1168,7 +1168,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '104244c6844704f8', $python$
+('composite.detector', '0b4792d9f014f686', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1564,7 +1564,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '104244c6844704f8', $python$
+('composite.entry', '0b4792d9f014f686', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1582,7 +1582,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '104244c6844704f8', $python$
+('composite.event_time', '0b4792d9f014f686', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1686,7 +1686,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '104244c6844704f8', $python$
+('composite.gathering', '0b4792d9f014f686', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1944,7 +1944,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '104244c6844704f8', $python$
+('composite.graph', '0b4792d9f014f686', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2171,7 +2171,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '104244c6844704f8', $python$
+('composite.keys', '0b4792d9f014f686', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2247,7 +2247,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '104244c6844704f8', $python$
+('composite.keystate', '0b4792d9f014f686', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2390,7 +2390,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '104244c6844704f8', $python$
+('composite.limits', '0b4792d9f014f686', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2399,6 +2399,7 @@ from lexer import SqlTextError
 
 MADE, MADE_OF_ONE = 200_000, 2
 WRITTEN, WRITTEN_OF_ONE = 1 << 28, 1 << 12
+TICKS = 1_000_000
 
 
 class TooMuch(SqlTextError):
@@ -2429,7 +2430,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '104244c6844704f8', $python$
+('composite.matching', '0b4792d9f014f686', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2499,7 +2500,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '104244c6844704f8', $python$
+('composite.memo', '0b4792d9f014f686', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2570,7 +2571,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '104244c6844704f8', $python$
+('composite.occurrences', '0b4792d9f014f686', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2659,7 +2660,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '104244c6844704f8', $python$
+('composite.pairing', '0b4792d9f014f686', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2743,7 +2744,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '104244c6844704f8', $python$
+('composite.parser', '0b4792d9f014f686', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3081,7 +3082,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '104244c6844704f8', $python$
+('composite.parts', '0b4792d9f014f686', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3225,7 +3226,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '104244c6844704f8', $python$
+('composite.points', '0b4792d9f014f686', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3349,7 +3350,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '104244c6844704f8', $python$
+('composite.queries', '0b4792d9f014f686', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3580,7 +3581,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '104244c6844704f8', $python$
+('composite.rows', '0b4792d9f014f686', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3669,7 +3670,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '104244c6844704f8', $python$
+('composite.sequence', '0b4792d9f014f686', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3781,7 +3782,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '104244c6844704f8', $python$
+('composite.server', '0b4792d9f014f686', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3798,7 +3799,7 @@ from composite.detector import State, detect, detect_sequence
 from composite.event_time import Ordering
 from composite.gathering import Gathered, as_events, gather, part_events
 from composite.keys import EVERYTHING, read_ranges
-from composite.limits import MADE, TooMuch, combinations_allowed, measured
+from composite.limits import MADE, TICKS, TooMuch, combinations_allowed, measured
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
@@ -4010,6 +4011,8 @@ def run(queries: Queries, subject: Subject, left: int) -> int:
     while True:
         state = subject.kept or State(graph, memo.callbacks())
         state.step.heed = queries.heed
+        # By arrival the clock stops before there are many, and goes on with the next step; see limit_ticks.
+        state.step.most_ticks = None if subject.by_arrival else TICKS
         most = state.step.most = combinations_allowed(subject.size_of_batch, len(graph.nodes), left)
         state.load(subject.ordering, subject.loaded, subject.rows)
         if graph.ticking and not subject.partitioned:
@@ -4105,7 +4108,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
     return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', '104244c6844704f8', $python$
+('composite.stepping', '0b4792d9f014f686', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4163,6 +4166,7 @@ class Step:
 
     point: where the history is. floor: what began before it has expired. heed: called now and then where much is made
     or only time passes, so that who runs the detector can stop it. most: how many combinations a batch may make.
+    most_ticks: how many times timers or the clock may come due in it.
     """
 
     def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
@@ -4186,6 +4190,7 @@ class Step:
         self.heed: Optional[Callable[[], object]] = None
         self.fired = 0
         self.most: Optional[int] = None
+        self.most_ticks: Optional[int] = None
         self.spent = 0
         self.heeded = 0
 
@@ -4193,7 +4198,7 @@ class Step:
         """Let go of what the last batch has brought."""
         for gathered in (self.found, self.faults, self.given_up):
             gathered.clear()
-        self.spent = self.heeded = 0
+        self.spent = self.heeded = self.fired = 0
 
     def spend(self, count: int = 1) -> None:
         """Count combinations that are about to be made: one event may meet many, and so fill any memory."""
@@ -4232,8 +4237,8 @@ class Step:
             if time is None or time >= limit:
                 return
             self.fired += 1
-            if self.heed is not None and self.fired % HEEDED == 0:
-                self.heed()
+            if self.fired % HEEDED == 0:
+                self.heed_ticks()
             self.move(state, tick_point(time))
             while timers and timers[0][0] == time:
                 _, index, serial = heappop(timers)
@@ -4245,6 +4250,13 @@ class Step:
             if state.tick == time:
                 self.tick(state, time)
             self.propagate(state)
+
+    def heed_ticks(self) -> None:
+        """Let who runs the detector stop it, and stop where time passes further than one step may take it."""
+        if self.heed is not None:
+            self.heed()
+        if self.most_ticks is not None and self.fired > self.most_ticks:
+            raise TooMuch(f"{self.most_ticks:,} ticks of the clock")
 
     def tick(self, state: KeyState, time: int) -> None:
         """Let the clock tick at a time."""
@@ -4352,7 +4364,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '104244c6844704f8', $python$
+('composite.storing', '0b4792d9f014f686', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4432,7 +4444,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '104244c6844704f8', $python$
+('composite.subjects', '0b4792d9f014f686', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4631,7 +4643,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', '104244c6844704f8', $python$
+('composite.syntax', '0b4792d9f014f686', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4736,7 +4748,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '104244c6844704f8', $python$
+('composite.takeover', '0b4792d9f014f686', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4819,7 +4831,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '104244c6844704f8', $python$
+('composite.texts', '0b4792d9f014f686', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5022,7 +5034,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '104244c6844704f8', $python$
+('composite.times', '0b4792d9f014f686', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5224,7 +5236,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '104244c6844704f8', $python$
+('composite.told', '0b4792d9f014f686', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5303,7 +5315,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '104244c6844704f8', $python$
+('composite.trial', '0b4792d9f014f686', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5534,7 +5546,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '104244c6844704f8', $python$
+('composite.windows', '0b4792d9f014f686', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5739,7 +5751,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '104244c6844704f8', $python$
+('composite.wire', '0b4792d9f014f686', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5810,7 +5822,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '104244c6844704f8', $python$
+('filter_literals', '0b4792d9f014f686', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5896,7 +5908,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '104244c6844704f8', $python$
+('filter_names', '0b4792d9f014f686', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6010,7 +6022,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '104244c6844704f8', $python$
+('filter_text', '0b4792d9f014f686', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6277,7 +6289,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '104244c6844704f8', $python$
+('in_select', '0b4792d9f014f686', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6377,7 +6389,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '104244c6844704f8', $python$
+('keywords', '0b4792d9f014f686', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6449,7 +6461,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '104244c6844704f8', $python$
+('lexer', '0b4792d9f014f686', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6795,7 +6807,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '104244c6844704f8', $python$
+('safe_filter', '0b4792d9f014f686', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7096,7 +7108,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '104244c6844704f8', $python$
+('statement_composite', '0b4792d9f014f686', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7191,7 +7203,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '104244c6844704f8', $python$
+('statement_reader', '0b4792d9f014f686', $python$
 """Read a statement word by word."""
 
 import re
@@ -7409,7 +7421,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '104244c6844704f8', $python$
+('statement_text', '0b4792d9f014f686', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7687,7 +7699,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '104244c6844704f8', $python$
+('token_lists', '0b4792d9f014f686', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7921,7 +7933,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '104244c6844704f8', $python$
+('whole_row', '0b4792d9f014f686', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8026,7 +8038,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "104244c6844704f8"
+digest = "0b4792d9f014f686"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8133,7 +8145,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "104244c6844704f8"
+digest = "0b4792d9f014f686"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8233,7 +8245,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "104244c6844704f8"
+digest = "0b4792d9f014f686"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8323,7 +8335,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "104244c6844704f8"
+digest = "0b4792d9f014f686"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8415,7 +8427,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "104244c6844704f8"
+digest = "0b4792d9f014f686"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8532,7 +8544,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "104244c6844704f8"
+digest = "0b4792d9f014f686"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8624,7 +8636,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "104244c6844704f8"
+digest = "0b4792d9f014f686"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -6,6 +6,7 @@ from lexer import SqlTextError
 
 MADE, MADE_OF_ONE = 200_000, 2
 WRITTEN, WRITTEN_OF_ONE = 1 << 28, 1 << 12
+TICKS = 1_000_000
 
 
 class TooMuch(SqlTextError):

@@ -14,7 +14,7 @@ from composite.detector import State, detect, detect_sequence
 from composite.event_time import Ordering
 from composite.gathering import Gathered, as_events, gather, part_events
 from composite.keys import EVERYTHING, read_ranges
-from composite.limits import MADE, TooMuch, combinations_allowed, measured
+from composite.limits import MADE, TICKS, TooMuch, combinations_allowed, measured
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
 from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
@@ -226,6 +226,8 @@ def run(queries: Queries, subject: Subject, left: int) -> int:
     while True:
         state = subject.kept or State(graph, memo.callbacks())
         state.step.heed = queries.heed
+        # By arrival the clock stops before there are many, and goes on with the next step; see limit_ticks.
+        state.step.most_ticks = None if subject.by_arrival else TICKS
         most = state.step.most = combinations_allowed(subject.size_of_batch, len(graph.nodes), left)
         state.load(subject.ordering, subject.loaded, subject.rows)
         if graph.ticking and not subject.partitioned:

@@ -55,6 +55,7 @@ class Step:
 
     point: where the history is. floor: what began before it has expired. heed: called now and then where much is made
     or only time passes, so that who runs the detector can stop it. most: how many combinations a batch may make.
+    most_ticks: how many times timers or the clock may come due in it.
     """
 
     def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
@@ -78,6 +79,7 @@ class Step:
         self.heed: Optional[Callable[[], object]] = None
         self.fired = 0
         self.most: Optional[int] = None
+        self.most_ticks: Optional[int] = None
         self.spent = 0
         self.heeded = 0
 
@@ -85,7 +87,7 @@ class Step:
         """Let go of what the last batch has brought."""
         for gathered in (self.found, self.faults, self.given_up):
             gathered.clear()
-        self.spent = self.heeded = 0
+        self.spent = self.heeded = self.fired = 0
 
     def spend(self, count: int = 1) -> None:
         """Count combinations that are about to be made: one event may meet many, and so fill any memory."""
@@ -124,8 +126,8 @@ class Step:
             if time is None or time >= limit:
                 return
             self.fired += 1
-            if self.heed is not None and self.fired % HEEDED == 0:
-                self.heed()
+            if self.fired % HEEDED == 0:
+                self.heed_ticks()
             self.move(state, tick_point(time))
             while timers and timers[0][0] == time:
                 _, index, serial = heappop(timers)
@@ -137,6 +139,13 @@ class Step:
             if state.tick == time:
                 self.tick(state, time)
             self.propagate(state)
+
+    def heed_ticks(self) -> None:
+        """Let who runs the detector stop it, and stop where time passes further than one step may take it."""
+        if self.heed is not None:
+            self.heed()
+        if self.most_ticks is not None and self.fired > self.most_ticks:
+            raise TooMuch(f"{self.most_ticks:,} ticks of the clock")
 
     def tick(self, state: KeyState, time: int) -> None:
         """Let the clock tick at a time."""

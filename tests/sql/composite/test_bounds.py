@@ -194,6 +194,23 @@ def test_ticks_of_a_long_past_before_an_event_come_in_steps_too(broker: psycopg.
     assert value(broker, steps, [taken]) >= 3
 
 
+def test_a_time_in_a_far_future_suspends_what_would_tick_up_to_it(connect: Connect, own_database: str) -> None:
+    broker = connect(dsn=own_database)
+    make_type(broker, "dated", "at timestamptz")
+    call(broker, "alter_event_type", "dated", time_attribute="at")
+    call(broker, "create_composite_event", "far", "every('10 ms') ; dated a", time_basis="event")
+    call(broker, "create_composite_event", "good", "dated a ; dated b")
+    rows(broker, "insert into pgps_event.dated values ('2026-01-01 00:00Z')")
+    rows(broker, "select pgps.dispatch()")
+    rows(broker, "insert into pgps_event.dated values ('9999-01-01 00:00Z')")
+    rows(broker, "select pgps.dispatch()")
+    assert rows(broker, STATES) == [
+        ("far", "suspended", "the events of one batch make more than 1,000,000 ticks of the clock"),
+        ("good", "active", None),
+    ]
+    assert detected(broker, "good") == 1
+
+
 def test_many_ticks_heed_a_cancellation(broker: psycopg.Connection, clock: Clock) -> None:
     call(broker, "configure", "tick_interval", "0 seconds")
     call(broker, "create_composite_event", "tick", "every('0.000001 s') ; a")
