@@ -36,6 +36,11 @@ begin
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
+    -- Programs advertise whenever they begin: what is so already takes no lock, and waits for nobody's.
+    if exists (select from pgps_internal.advertisement a
+            where a.type_id = v_type.type_id and a.role = quote_ident(caller)::regrole) then
+        return;
+    end if;
     -- The row lock serialises this: two concurrent GRANTs on one table fail.
     perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
     insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole)
