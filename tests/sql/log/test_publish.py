@@ -162,27 +162,6 @@ def test_a_sleeping_dispatcher_is_told_at_commit_and_a_waking_one_is_not(
     assert column(admin, "select woken from pgps_internal.control order by hi desc limit 3") == [False, True, True]
 
 
-def test_who_has_advertised_already_waits_for_nobody_and_holds_up_nobody(
-    connect: Connect, admin: psycopg.Connection, tick: str, role: Name
-) -> None:
-    roles = [role() for _ in range(3)]
-    rows(admin, f"grant insert on pgps_event.{tick} to {', '.join(roles)}")
-    again, new, third = (connect(each, autocommit=False) for each in roles)
-    for session in (again, new, third):
-        rows(session, "set lock_timeout = '5s'")
-    call(again, "advertise", tick)
-    again.commit()
-    call(again, "advertise", tick)  # and stays in its transaction
-    call(new, "advertise", tick)
-    new.commit()
-    call(third, "advertise", tick)  # holds the event type's row
-    call(new, "advertise", tick)
-    again.commit()
-    call(again, "advertise", tick)
-    for session in (again, new, third):
-        session.commit()
-
-
 def test_roles_advertise_a_type_at_once(connect: Connect, admin: psycopg.Connection, tick: str, role: Name) -> None:
     names = [role("first"), role("second")]
     rows(admin, f"grant insert on {endpoint(tick)} to {', '.join(names)}")
