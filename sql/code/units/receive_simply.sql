@@ -61,7 +61,7 @@ do $do$
 begin
     execute string_agg(replace($function$
 -- Inlined into the statement that writes, so without a search_path.
-create or replace function pgps_internal.commit_seen{slot}(
+create or replace function pgps_internal.commit{slot}_as_seen(
     talk bigint, service_id integer, held bigint, sent bigint, to_server boolean, participant_id bigint
 ) returns table (
     class text, server text, service text, version integer, server_id bigint, done_by_server bigint,
@@ -72,34 +72,34 @@ create or replace function pgps_internal.commit_seen{slot}(
 language sql stable
 as $body$
     select v.class, v.server, v.service, coalesce(y.version, 0), coalesce(y.server_id,
-            case when commit_seen{slot}.to_server then commit_seen{slot}.participant_id end),
+            case when commit{slot}_as_seen.to_server then commit{slot}_as_seen.participant_id end),
         coalesce(y.done_by_server, 0), coalesce(y.done_by_client, 0), coalesce(y.first_commit_at, k.first_at), y.ended,
         s.version, s.status, s.receiver_id, s.session_id, s.attempts, s.messages_given,
-        k.unit_no = commit_seen{slot}.held and (commit_seen{slot}.to_server or y.first_commit_at is not null),
-        k.commit_no, case when commit_seen{slot}.to_server and y.server_id is null and k.count = 2
+        k.unit_no = commit{slot}_as_seen.held and (commit{slot}_as_seen.to_server or y.first_commit_at is not null),
+        k.commit_no, case when commit{slot}_as_seen.to_server and y.server_id is null and k.count = 2
             then k.commit_no end,
         n.version is not null, n.user_status, o.version is not null, o.user_status
     from pgps_internal.service v
     left join lateral (select y.* from pgps_internal.conversation_state{slot} y
-        where y.conversation_no = commit_seen{slot}.talk order by y.version desc limit 1) y on true
+        where y.conversation_no = commit{slot}_as_seen.talk order by y.version desc limit 1) y on true
     left join lateral (select s.* from pgps_internal.unit_state{slot} s
-        where s.unit_no = commit_seen{slot}.held order by s.version desc limit 1) s on true
+        where s.unit_no = commit{slot}_as_seen.held order by s.version desc limit 1) s on true
     left join lateral (select n.version, n.user_status from pgps_internal.unit_note{slot} n
-        where n.unit_no = commit_seen{slot}.held order by n.version desc limit 1) n on true
+        where n.unit_no = commit{slot}_as_seen.held order by n.version desc limit 1) n on true
     left join lateral (select n.version, n.user_status from pgps_internal.unit_note{slot} n
-        where n.unit_no = commit_seen{slot}.sent order by n.version desc limit 1) o on true
+        where n.unit_no = commit{slot}_as_seen.sent order by n.version desc limit 1) o on true
     -- The next unit that way; without a state, the conversation's first one.
     cross join lateral (select (array_agg(k.unit_no))[1] as unit_no, min(k.commit_no) as commit_no,
             (array_agg(k.committed_at))[1] as first_at, count(*) as count
         from (select k.unit_no, k.commit_no, k.committed_at from pgps_internal.unit_commit{slot} k
-            where k.conversation_no = commit_seen{slot}.talk
-                and k.to_server = coalesce(commit_seen{slot}.to_server, true) and k.entry_no = k.commit_no
-                and k.commit_no > coalesce(case when commit_seen{slot}.to_server is false then y.done_by_client
+            where k.conversation_no = commit{slot}_as_seen.talk
+                and k.to_server = coalesce(commit{slot}_as_seen.to_server, true) and k.entry_no = k.commit_no
+                and k.commit_no > coalesce(case when commit{slot}_as_seen.to_server is false then y.done_by_client
                     else y.done_by_server end, 0)
             order by k.commit_no limit 2) k) k
-    where v.service_id = commit_seen{slot}.service_id
+    where v.service_id = commit{slot}_as_seen.service_id
 $body$;
-comment on function pgps_internal.commit_seen{slot}(bigint, integer, bigint, bigint, boolean, bigint) is
+comment on function pgps_internal.commit{slot}_as_seen(bigint, integer, bigint, bigint, boolean, bigint) is
 'What SYNCPOINT looks at of a conversation, of the unit that a participant holds in it (to_server: which way it went),
 and of the one that it sends; server_id: the participant, if that binds the conversation; is_next: the one that is held
 is the next one, and it is known when the first one was committed';
@@ -132,7 +132,7 @@ $function$, '{branches}', pgps_internal.branches_of($branch$
             with fine as materialized (
                 select f.*, pgps_internal.queue_for(sent.to_server, v_in.client_id, f.server_id, v_in.service_id)
                     as queue_id
-                from pgps_internal.commit_seen{slot}(v_talk, v_in.service_id, held.unit_no, sent.unit_no,
+                from pgps_internal.commit{slot}_as_seen(v_talk, v_in.service_id, held.unit_no, sent.unit_no,
                     held.to_server, speaker.participant_id) f
                 where (sent.unit_no is null or f.ended is null
                         and pgps_internal.transition('commit', 'sender', 'RECEIVED') = 'ACCEPTED')
