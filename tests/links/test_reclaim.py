@@ -18,11 +18,16 @@ PARENT = """
 """
 
 
-def turn(broker: Broker) -> None:
-    """Let logs and ledgers go on in new segments, and give back what nobody needs."""
+def go_on(broker: Broker) -> None:
+    """Let logs and ledgers go on in new segments."""
     for sequence in ("event_id_seq", "shipment_id_seq", "arrival_id_seq"):
         name = f"pgps_internal.{sequence}"
         rows(broker.admin, f"select setval('{name}', ((select last_value from {name}) / {SEGMENT} + 1) * {SEGMENT})")
+
+
+def turn(broker: Broker) -> None:
+    """Let logs and ledgers go on in new segments, and give back what nobody needs."""
+    go_on(broker)
     rows(broker.admin, "select pgps.reclaim(100)")
 
 
@@ -106,3 +111,35 @@ def test_an_origin_keeps_what_a_broker_behind_its_neighbour_may_fetch_by_another
         settle(made, [*left, links[-1]])
         turn(a)
         assert value(a.admin, f"select count(*) from {value(a.admin, LOG)}") == 0, "what came to all is kept for nobody"
+
+
+def test_the_last_of_a_former_path_is_carried_over_without_the_horizon_of_that_time(brokers: Brokers) -> None:
+    a, b, c, d = made = brokers(4)
+    make_type(a.admin, "tick")
+    with linked([(a, b), (a, c), (b, d), (c, d)]) as links:
+        settle(made, links)
+        call(d.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 1)
+        parent = b if value(d.admin, PARENT) == "b" else c
+        first, cut = (links[0], links[2]) if parent is b else (links[1], links[3])
+        a.settle()
+        assert first.move()
+        parent.settle()
+        # The last that it sends is an event: a worker asks for one without asking what else there is to tell.
+        cut.out.carry(cut.out.next(refresh=False))
+        last = "select origin_id is not null from pgps_internal.arrival order by arrival_id desc limit 1"
+        assert value(d.admin, last)
+        cut.close()
+        left = [link for link in links if link is not cut]
+        got = []
+        for n in range(2, 7):
+            go_on(d)
+            publish(a.admin, "tick", n)
+            settle(made, left)
+            got += [n for _, n in received(d, "all")]
+            rows(d.admin, "select pgps.reclaim(100)")
+        assert got == [1, 2, 3, 4, 5, 6]
+        horizons = "select horizon from pgps_internal.arrival where origin_id is not null order by arrival_id"
+        assert column(d.admin, horizons) == sorted(column(d.admin, horizons)), "it never goes back"
+        assert rows(d.admin, "select * from pgps.exceptions") == []

@@ -41,6 +41,46 @@ $$;
 comment on function pgps_internal.reclaim_clients(bigint, bigint) is
 'Truncates the segments of clients'' ledgers that no client needs any more; returns how many';
 
+create or replace function pgps_internal.carry_over_marks(segment regclass) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A mark that is kept for its registration gets a later number here. So the newest of its client, and the
+    -- newest that was completed, are written again behind it: they stay the newest.
+    execute format('insert into pgps_internal.client_mark (client_id, registration_id, batch_id, type_id, '
+        'xid, lo, hi, first_event, last_event, tuples, attempt, completed)
+        with kept as materialized (
+            select o.* from %s o join pgps_internal.client c using (client_id)
+            where not exists (select from pgps_internal.client_mark n where n.client_id = o.client_id and '
+                'n.mark_id > o.mark_id)
+                or o.completed and not exists (select from pgps_internal.client_mark n
+                    where n.client_id = o.client_id and n.completed and n.mark_id > o.mark_id)
+                or o.completed and exists (select from pgps_internal.registration r
+                    where r.registration_id = o.registration_id)
+                    and not exists (select from pgps_internal.client_mark n where n.registration_id = '
+                        'o.registration_id and n.completed and n.mark_id > o.mark_id)
+        )
+        select m.client_id, m.registration_id, m.batch_id, m.type_id, m.xid, m.lo, m.hi, m.first_event, '
+            'm.last_event, m.tuples, m.attempt, m.completed
+        from (
+            select k.* from kept k
+            union all
+            select n.* from (select distinct k.client_id from kept k) d
+            cross join lateral (
+                select max(x.mark_id) as newest from pgps_internal.client_mark x where x.client_id = d.client_id
+                union
+                select max(x.mark_id) from pgps_internal.client_mark x
+                where x.client_id = d.client_id and x.completed) w
+            join pgps_internal.client_mark n on n.client_id = d.client_id and n.mark_id = w.newest
+            where not exists (select from kept k where k.mark_id = n.mark_id)
+        ) m
+        order by m.mark_id', carry_over_marks.segment);
+end
+$$;
+comment on function pgps_internal.carry_over_marks(regclass) is
+'Before a segment of marks is truncated: writes those again that are still the newest of their client or registration';
+
 create or replace function pgps_internal.carry_over_clients(ledger text, segment regclass, newest bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -48,21 +88,7 @@ as $$
 begin
     case carry_over_clients.ledger
         when 'client_mark' then
-            execute format('insert into pgps_internal.client_mark (client_id, registration_id, batch_id, type_id, '
-                'xid, lo, hi, first_event, last_event, tuples,
-                    attempt, completed)
-                select o.client_id, o.registration_id, o.batch_id, o.type_id, o.xid, o.lo, o.hi, o.first_event, '
-                    'o.last_event, o.tuples, o.attempt, o.completed
-                from %s o join pgps_internal.client c using (client_id)
-                where not exists (select from pgps_internal.client_mark n where n.client_id = o.client_id and '
-                    'n.mark_id > o.mark_id)
-                    or o.completed and not exists (select from pgps_internal.client_mark n
-                        where n.client_id = o.client_id and n.completed and n.mark_id > o.mark_id)
-                    or o.completed and exists (select from pgps_internal.registration r where r.registration_id = '
-                        'o.registration_id)
-                        and not exists (select from pgps_internal.client_mark n
-                            where n.registration_id = o.registration_id and n.completed and n.mark_id > o.mark_id)
-                order by o.mark_id', carry_over_clients.segment);
+            perform pgps_internal.carry_over_marks(carry_over_clients.segment);
         when 'client_checkpoint' then
             execute format('insert into pgps_internal.client_checkpoint (client_id, kind, bytes, data)
                 select o.client_id, o.kind, o.bytes, o.data from %s o join pgps_internal.client c using (client_id)

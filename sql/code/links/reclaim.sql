@@ -177,14 +177,19 @@ begin
                 or o.lseq = (pgps_internal.position_of(n.subscription_id)).received_event', carry_over_links.segment);
     else
         perform pgps_internal.carry_over_audit(carry_over_links.segment);
+        -- The newest row of an origin says how far this broker is. The last row of a neighbour by which the origin came
+        -- formerly gets a later number here, so it says no more of the origin: that would put the horizon back.
         execute format('insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, '
             'horizon, received_at)
-            select o.neighbour_id, o.lseq, o.mark, o.origin_id, o.attachment, o.upto, o.horizon, o.received_at from '
-                '%1$s o
-            where not exists (select from pgps_internal.arrival x where x.neighbour_id = o.neighbour_id and x.lseq > '
-                'o.lseq)
-                or o.origin_id is not null and not exists (select from pgps_internal.arrival x where x.origin_id = '
-                    'o.origin_id and x.arrival_id > o.arrival_id)
+            select o.neighbour_id, o.lseq, o.mark, case when w.of_origin then o.origin_id end,
+                case when w.of_origin then o.attachment end, case when w.of_origin then o.upto end,
+                case when w.of_origin then o.horizon end, o.received_at
+            from %1$s o cross join lateral (
+                select o.origin_id is not null and not exists (select from pgps_internal.arrival x
+                    where x.origin_id = o.origin_id and x.arrival_id > o.arrival_id) as of_origin) w
+            where w.of_origin or exists (select from pgps_internal.neighbour n where n.neighbour_id = o.neighbour_id)
+                and not exists (select from pgps_internal.arrival x
+                    where x.neighbour_id = o.neighbour_id and x.lseq > o.lseq)
             order by o.arrival_id', carry_over_links.segment);
     end if;
 end

@@ -55,3 +55,32 @@ def test_where_a_client_is_outlives_the_segment_it_was_noted_in(own_database: st
     assert open_again is not None
     assert open_again["numbers"] == [2]
     assert client.call("send_request", "select 3") == 3
+
+
+def test_what_a_client_has_in_hand_stays_its_newest_when_an_older_mark_is_kept(
+    own_database: str, connect: Connect
+) -> None:
+    admin = connect(dsn=own_database)
+    client = Client(connect(dsn=own_database), "client")
+    for event_type in ("tick", "tock"):
+        make_type(admin, event_type)
+        client.register(event_type)
+    publish(admin, "tick", 1)
+    rows(admin, "select pgps.dispatch()")
+    assert client.taken() == [[1]]
+    rows(admin, "select setval('pgps_internal.client_mark_id_seq', %s)", [LEDGERS["client_mark"] + 5])
+    publish(admin, "tock", 2)
+    publish(admin, "tock", 3)
+    rows(admin, "select pgps.dispatch()")
+    received = client.receive()
+    assert received is not None
+    assert received["numbers"] == [2]
+    rows(admin, "select pgps.reclaim(100)")
+    assert value(admin, "select pg_relation_size('pgps_internal.client_mark_0')") == 0
+    again = client.receive_again()
+    assert again is not None
+    assert again["numbers"] == [2], "it is in hand"
+    assert client.taken() == [[3]], "and completed when the next is asked for"
+    publish(admin, "tick", 4)
+    rows(admin, "select pgps.dispatch()")
+    assert client.taken() == [[4]], "what was completed before does not come again"
