@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import psycopg
 
+from pgps_worker.clients import calls
+from pgps_worker.clients.requests import Requests
+from pgps_worker.config import WorkerConfig
+from pgps_worker.connection import connect as worker_connection
+from pgps_worker.stop import Stop
+from pgps_worker.vitals import Vitals
 from tests.fix_broker import call, column, make_type, publish, rows, value
 from tests.fix_clients import Client
 from tests.fix_clock import Clock
@@ -44,6 +51,29 @@ def test_requests_are_executed_with_the_rights_of_who_sent_them_and_none_holds_u
     assert replies(alice, 1) == ["57014"]
     alice.call("send_request", "select 1")
     assert replies(alice, 2) == ["57014", "done"]
+
+
+def test_requests_of_one_role_that_take_long_hold_up_those_of_no_other(
+    own_database: str, connect: Connect, role: RoleFactory, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    alice, bob = role("alice"), role("bob")
+    hers = [Client(connect(alice, dsn=own_database), f"alice{n}") for n in range(4)]
+    rows(admin, "select pg_advisory_lock(80)")
+    for client in hers:
+        client.call("send_request", "select pg_advisory_xact_lock(80)")
+    workers(own_database, "--concurrency", "2")
+    wait_until(lambda: len(lock_waiters(admin, 80)) == 2, what="as many as there are sessions are executed")
+    his = [Client(connect(bob, dsn=own_database), f"bob{n}") for n in range(2)]
+    for client in his:
+        for number in (1, 2):
+            client.call("send_request", f"select {number}")
+    for client in his:
+        assert replies(client, 2) == ["done", "done"]
+    assert len(lock_waiters(admin, 80)) == 2, "none of hers is executed in between"
+    rows(admin, "select pg_advisory_unlock(80)")
+    for client in hers:
+        assert replies(client, 1) == ["done"]
 
 
 def test_a_request_whose_backend_is_killed_is_executed_again_and_after_three_times_given_up(
@@ -177,3 +207,26 @@ def test_a_killed_worker_loses_no_request(own_database: str, connect: Connect, w
     rows(admin, "select pg_advisory_unlock(79)")
     assert replies(client, 5) == ["done"] * 5
     assert column(admin, "select n from public.done order by n") == list(range(5))
+
+
+def test_a_session_that_was_beaten_to_a_request_does_not_count_as_ended_by_it(
+    own_database: str, connect: Connect
+) -> None:
+    admin, quicker = connect(dsn=own_database), connect(dsn=own_database)
+    client = Client(connect(dsn=own_database), "client")
+    client.call("send_request", "select 1")
+    config = WorkerConfig(dsn=own_database, name="t")
+
+    async def be_beaten() -> None:
+        requests = Requests(config, Stop(), Vitals())
+        async with worker_connection(config, "requester", statement_timeout=60) as connection:
+            claimed = await calls.claim_request(connection)
+            assert claimed is not None
+            rows(quicker, "select pgps.claim_request()")
+            rows(quicker, "begin")
+            assert column(quicker, "select pgps.run_request(%s)", [claimed.number]) == ["done"]
+            await requests._execute(connection, claimed)
+
+    asyncio.run(be_beaten())
+    rows(quicker, "commit")
+    assert value(admin, "select count(*) from pgps_internal.request_attempt") == 1

@@ -102,11 +102,14 @@ Errors: 42704, 42501, 08003, 22023, 25001.';
 -- What the worker calls
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.waiting_requests() returns setof pgps_internal.request
+drop function if exists pgps.claim_request(), pgps.pending_requests(), pgps_internal.waiting_requests();
+create or replace function pgps_internal.waiting_requests(besides name[] = null) returns setof pgps_internal.request
 language sql stable rows 10
 set search_path = pg_catalog, pg_temp
 as $$
     select r.* from pgps_internal.client_turn t
+    join pgps_internal.client c on c.client_id = t.client_id and (cardinality(besides) > 0
+        and (select o.rolname from pg_roles o where o.oid = c.owner::oid) = any (besides)) is not true
     left join lateral (select p.request_id from pgps_internal.reply p where p.client_id = t.client_id
         order by p.request_id desc limit 1) p on true
     cross join lateral (select r.* from pgps_internal.request r
@@ -114,10 +117,10 @@ as $$
             order by r.request_id limit 1) r
     order by r.request_no
 $$;
-comment on function pgps_internal.waiting_requests() is
-'The first request without a reply, of each client that has one';
+comment on function pgps_internal.waiting_requests(name[]) is
+'The first request without a reply, of each client that has one; none of the roles besides';
 
-create or replace function pgps.pending_requests() returns bigint
+create or replace function pgps.pending_requests(besides name[] = null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
@@ -126,14 +129,16 @@ declare
 begin
     with free as (
         select t.client_id from pgps_internal.client_turn t
-        where t.client_id in (select w.client_id from pgps_internal.waiting_requests() w) for update skip locked
+        where t.client_id in (select w.client_id from pgps_internal.waiting_requests(pending_requests.besides) w)
+        for update skip locked
     )
     select count(*) into v_pending from free;
     return v_pending;
 end
 $$;
-comment on function pgps.pending_requests() is
-'How many clients have a request that nobody executes. Needs pgps_worker or pgps_admin.';
+comment on function pgps.pending_requests(name[]) is
+'How many clients have a request that nobody executes. besides: roles whose clients do not count, null for none. Needs
+pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.give_up(request pgps_internal.request) returns boolean
 language plpgsql
@@ -159,9 +164,8 @@ comment on function pgps_internal.give_up(pgps_internal.request) is
 'Answers with an error a request that was cancelled or whose sessions have ended too often; false for any other
 request';
 
-create or replace function pgps.claim_request(
-
-) returns table (request_no bigint, client text, request_id bigint, timeout_ms bigint)
+create or replace function pgps.claim_request(besides name[] = null)
+returns table (request_no bigint, client text, request_id bigint, timeout_ms bigint, owner name)
 language plpgsql security definer rows 1
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
@@ -172,7 +176,7 @@ declare
 begin
     loop
         v_answered := false;
-        for v_request in select w.* from pgps_internal.waiting_requests() w loop
+        for v_request in select w.* from pgps_internal.waiting_requests(claim_request.besides) w loop
             perform from pgps_internal.client_turn t where t.client_id = v_request.client_id for update skip locked;
             continue when not found;
             v_answered := pgps_internal.give_up(v_request) or v_answered;
@@ -180,7 +184,8 @@ begin
             insert into pgps_internal.request_attempt (request_no, holder)
                 values (v_request.request_no, pgps_internal.holder());
             return query select v_request.request_no, c.name, v_request.request_id,
-                (extract(epoch from pgps_internal.setting('request_timeout')::interval) * 1000)::bigint
+                (extract(epoch from pgps_internal.setting('request_timeout')::interval) * 1000)::bigint,
+                (select o.rolname from pg_roles o where o.oid = c.owner::oid)
             from pgps_internal.client c where c.client_id = v_request.client_id;
             return;
         end loop;
@@ -189,8 +194,9 @@ begin
     end loop;
 end
 $$;
-comment on function pgps.claim_request() is
-'Claims the next request that nobody executes; no row when there is none. Commit before pgps.run_request, so that a
+comment on function pgps.claim_request(name[]) is
+'Claims the next request that nobody executes; no row when there is none. besides: roles whose clients are left out,
+since enough of theirs runs, null for none. owner: the role of the client. Commit before pgps.run_request, so that a
 request that ends its backend is known. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.deaths(request_no bigint) returns integer
@@ -369,12 +375,12 @@ comment on function pgps.fail_request(bigint, text, text) is
 'Notes an error as the reply to a request that was cancelled, by a time limit or by pgps.cancel_request; false when it
 has a reply already, or another session executes it. Needs pgps_worker or pgps_admin.';
 
-revoke all on function pgps.pending_requests(), pgps.claim_request(), pgps.release_request(bigint),
+revoke all on function pgps.pending_requests(name[]), pgps.claim_request(name[]), pgps.release_request(bigint),
     pgps.run_request(bigint), pgps.fail_request(bigint, text, text) from public;
 grant execute on function pgps.send_request(text, text, bigint, bigint) to public;
 grant execute on function
-    pgps.pending_requests(),
-    pgps.claim_request(),
+    pgps.pending_requests(name[]),
+    pgps.claim_request(name[]),
     pgps.release_request(bigint),
     pgps.run_request(bigint),
     pgps.fail_request(bigint, text, text)

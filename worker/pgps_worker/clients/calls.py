@@ -37,12 +37,13 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A request to execute within `timeout` seconds."""
+    """A request to execute within `timeout` seconds, of a client of the role `owner`."""
 
     number: int
     client: str
     request_id: int
     timeout: float
+    owner: str = ""
 
 
 async def retry_direct(connection: Connection, since: int | None) -> int:
@@ -57,9 +58,9 @@ async def raise_confirming(connection: Connection) -> Confirmed:
     return Confirmed(done=int(done), open=int(still_open))
 
 
-async def pending_requests(connection: Connection) -> int:
-    """Return how many clients have a request that nobody executes."""
-    return int((await _row(connection, "select pgps.pending_requests()"))[0])
+async def pending_requests(connection: Connection, *, besides: Sequence[str] = ()) -> int:
+    """Return how many clients have a request that nobody executes, not counting those of some roles."""
+    return int((await _row(connection, "select pgps.pending_requests(%s::name[])", [list(besides)]))[0])
 
 
 async def cancel_running(connection: Connection) -> int:
@@ -67,12 +68,12 @@ async def cancel_running(connection: Connection) -> int:
     return int((await _row(connection, "select pgps.cancel_running_requests()"))[0])
 
 
-async def claim_request(connection: Connection) -> Claimed | None:
-    """Return the next request that nobody executes, None when there is none."""
-    query = "select request_no, client, request_id, timeout_ms from pgps.claim_request()"
-    rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
-    for number, client, request_id, timeout_ms in rows:
-        return Claimed(number, client, request_id, timeout_ms / 1000)
+async def claim_request(connection: Connection, *, besides: Sequence[str] = ()) -> Claimed | None:
+    """Return the next request that nobody executes, but none of some roles; None when there is none."""
+    query = "select request_no, client, request_id, timeout_ms, owner from pgps.claim_request(%s::name[])"
+    rows: Sequence[Any] = await (await connection.execute(query, [list(besides)])).fetchall()
+    for number, client, request_id, timeout_ms, owner in rows:
+        return Claimed(number, client, request_id, timeout_ms / 1000, owner)
     return None
 
 

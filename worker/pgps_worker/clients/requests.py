@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,18 @@ _STATEMENT_TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Looks when a request was sent, and has up to `concurrency` sessions execute what waits."""
+    """Looks when a request was sent, and has up to `concurrency` sessions execute what waits.
+
+    When all of them are busy, one more executes what roles have sent of whom none
+    is being executed. So however long the requests of one role take, and however
+    many they are, those of another one do not wait for them.
+    """
 
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _owners: Counter[str] = field(default_factory=Counter)
 
     @property
     def name(self) -> str:
@@ -50,9 +57,7 @@ class Requests:
             try:
                 while not self.stop.requested:
                     await calls.cancel_running(connection)
-                    pending = await calls.pending_requests(connection)
-                    for _ in range(min(pending, self.config.concurrency - len(self._running))):
-                        self._begin()
+                    await self._begin_some(connection)
                     await notified(connection, self.config.poll, stop=self.stop)
             finally:
                 for task in self._running:
@@ -63,8 +68,17 @@ class Requests:
         """Execute what waits now, one request after the other, and return."""
         await self._serve()
 
-    def _begin(self) -> None:
-        task = asyncio.create_task(self._serve(), name="requester")
+    async def _begin_some(self, connection: Connection) -> None:
+        """Begin as many sessions as there is work for; none more while the one that is more than all is busy."""
+        free = self.config.concurrency - len(self._running)
+        if free > 0:
+            for _ in range(min(free, await calls.pending_requests(connection))):
+                self._begin()
+        elif free == 0 and await calls.pending_requests(connection, besides=list(self._owners)):
+            self._begin(spare=True)
+
+    def _begin(self, *, spare: bool = False) -> None:
+        task = asyncio.create_task(self._serve(spare=spare), name="requester")
         self._running.add(task)
         task.add_done_callback(self._ended)
 
@@ -74,14 +88,23 @@ class Requests:
         if error is not None:
             log.warning("requester: %s", in_one_line(error))
 
-    async def _serve(self) -> None:
-        """Execute requests in a session of their own until none waits."""
+    async def _serve(self, *, spare: bool = False) -> None:
+        """Execute requests in a session of their own until none waits; a spare one those of roles who have none."""
         async with connect(self.config, "requester", statement_timeout=_STATEMENT_TIMEOUT) as connection:
             while not self.stop.requested and not connection.closed:
-                claimed = await calls.claim_request(connection)
+                claimed = await calls.claim_request(connection, besides=list(self._owners) if spare else ())
                 if claimed is None:
                     return
-                await self._execute(connection, claimed)
+                self._owners[claimed.owner] += 1
+                try:
+                    await self._execute(connection, claimed)
+                finally:
+                    self._ended_for(claimed.owner)
+
+    def _ended_for(self, owner: str) -> None:
+        self._owners[owner] -= 1
+        if not self._owners[owner]:
+            del self._owners[owner]
 
     async def _execute(self, connection: Connection, claimed: calls.Claimed) -> None:
         patient = replace(self.config, callback_timeout=claimed.timeout)
@@ -96,6 +119,9 @@ class Requests:
             except (TimeoutError, psycopg.Error) as error:
                 await self._failed(connection, claimed, error, barked=watchdog.barked)
                 return
+        if outcome is None:
+            # Another session was quicker. Otherwise this one would count as ended by the request.
+            await calls.release_request(connection, claimed)
         log.debug("request %d of client %s: %s", claimed.request_id, claimed.client, outcome)
         self.vitals.requests_executed += outcome is not None
         await wash(connection)
