@@ -168,8 +168,8 @@ begin atomic
 end;
 comment on function pgps.spool_getseqn(bigint) is
 'The number that the message of a request has in its spool: null until it is dispatched, 0 for what was never spooled,
-is not there any more (discarded, and its space given back), or is not the caller''s business. Of a message for a network: its number among all that this broker
-has spooled for that network; over there it gets another.';
+is not there any more (discarded, and its space given back), or is not the caller''s business. Of a message for a
+network: its number among all that this broker has spooled for that network; over there it gets another.';
 
 create or replace function pgps.spool_cancel(id bigint) returns boolean
 language sql
