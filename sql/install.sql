@@ -28,6 +28,7 @@
 \ir schema/0024_held.sql
 \ir schema/0025_parsed.sql
 \ir schema/0026_fewer.sql
+\ir schema/0027_places.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql

@@ -97,14 +97,19 @@ $function$, '{branches}', (select string_agg(replace($branch$
                     where c.queue_id = queue_at_hand.queue_id and c.entry_no <= l.low_no
                         and c.xid >= pg_snapshot_xmin(l.snapshot) and c.xid < l.below
                         and not pg_visible_in_snapshot(c.xid, l.snapshot)
+                    union all
+                    select c.entry_no, c.unit_no, c.conversation_no from pgps_internal.unit_commit_{slot} c
+                    where c.queue_id = queue_at_hand.queue_id and c.entry_no < c.commit_no and c.entry_no <= l.low_no
+                        and c.xid >= l.below and not pg_visible_in_snapshot(c.xid, l.snapshot)
                 ) c) e on true;$branch$, '{slot}', s::text), '')
         from generate_series(0, 3) s));
 end
 $do$;
 comment on function pgps_internal.queue_at_hand(bigint) is
 'From where a queue is read in the newest segment: its low mark, the entries below it that may still wait (left behind,
-or committed late), how many entries there are, up to last_no (128 above the mark at most), and the first one above it
-that is not over; slot null: that cannot be said by the newest segment';
+committed late, or at the place of their conversation''s first one), how many entries there are, up to last_no (128
+above the mark at most), and the first one above it that is not over; slot null: that cannot be said by the newest
+segment';
 
 do $do$
 begin

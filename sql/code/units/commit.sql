@@ -126,11 +126,22 @@ declare
     v_now timestamptz := pgps_internal.clock();
     -- The transaction has an id before it takes a number: see pgps_internal.advance_queue.
     v_no bigint := nextval('pgps_internal.uow_no_seq');
+    v_first bigint;
 begin
+    if v_queue % 2 = 0 and v_queue <> 0 then
+        select c.commit_no into v_first from pgps_internal.unit_commit c
+        where c.conversation_no = commit_unit.standing.conversation_no and c.to_server and c.entry_no = c.commit_no
+        order by c.commit_no limit 1;
+    end if;
+    -- New conversations are as old as their first unit, whatever becomes of that one: in the queue of a service the
+    -- others have its place, in a row of their own.
     insert into pgps_internal.unit_commit (at_no, queue_id, entry_no, conversation_no, unit_no, to_server, commit_no,
         committed_at, xid)
-    values (v_no, v_queue, v_no, commit_unit.standing.conversation_no, commit_unit.standing.unit_no,
-        commit_unit.standing.to_server, v_no, v_now, v_xid);
+    select v_no, q.queue_id, q.entry_no, commit_unit.standing.conversation_no, commit_unit.standing.unit_no,
+        commit_unit.standing.to_server, v_no, v_now, v_xid
+    from (values (case when v_first is null then v_queue else 0 end, v_no),
+        (case when v_first is not null then v_queue end, v_first)) q(queue_id, entry_no)
+    where q.queue_id is not null;
     if v_queue = 0 then
         perform pgps_internal.relay_unit(u, commit_unit.conversation) from pgps_internal.unit u
         where u.unit_no = commit_unit.standing.unit_no;

@@ -10,8 +10,8 @@ select u.unit_no, u.conversation_no, u.service_id, u.to_server, u.is_uow, u.send
     coalesce(s.version, 0) as version, s.receiver_id, s.session_id as receiver_session,
     coalesce(s.messages_given, 0) as messages_given,
     d.status,
-    coalesce(s.attempts + (s.status = 'DELIVERED' and d.status <> 'DELIVERED' and d.is_backed_out)::integer, 0)
-        as attempts,
+    coalesce(s.attempts + coalesce(s.status = 'DELIVERED' and d.status <> 'DELIVERED' and d.is_backed_out,
+        false)::integer, 0) as attempts,
     d.status in ('RECEIVED', 'ACCEPTED', 'DELIVERED') as is_active,
     d.status <> 'GONE' and (d.status in ('RECEIVED', 'ACCEPTED', 'DELIVERED')
         or u.status_for is not null and d.over_at + u.status_for > l.seen_at) as is_known,
@@ -55,7 +55,11 @@ cross join lateral (
             when s.status = 'DELIVERED' and pgps._session_lives(s.session_id) then 'DELIVERED'
             else 'ACCEPTED' end,
         case when s.status not in ('ACCEPTED', 'DELIVERED') then s.noted_at end,
-        s.status = 'DELIVERED' and (u.ends_at > l.seen_at or not pgps._session_lives(s.session_id)),
+        -- While it was under way: when it was over for another reason, nobody can give it back any more.
+        s.status = 'DELIVERED' and not pgps._session_lives(s.session_id) and case
+            when least(u.ends_at, g.dropped_at) > l.seen_at then true
+            else least(pgps._session_ended_at(s.session_id), (select min(b.started_at) from pgps_internal.broker_life b
+                where b.life_id > u.life_id and b.started_at >= s.noted_at)) < least(u.ends_at, g.dropped_at) end,
         least(r.at, g.dropped_at)
     ) y(status, noted_at, is_backed_out, discarded_at)
     cross join lateral (select y.status, case y.status when 'TIMEOUT' then u.ends_at

@@ -2,6 +2,8 @@
 -- Nothing is deleted from a queue: when a reader has passed enough entries that are over or held by somebody, it writes
 -- a new mark, with the held ones among those that it passed. An entry below the mark may become visible later, since
 -- its transaction was running: the mark has the snapshot in which it was made, and such transactions are asked for.
+-- The queue of a service has the units of a new conversation at the place of its first one (entry_no < commit_no), so
+-- they may come below the mark at any time: these rows are few, and have an index of their own.
 -- Locks: the unit of the first entry that waits; what somebody else has locked is passed over.
 -- Writes: queue_low.
 
@@ -67,15 +69,23 @@ as $$
 declare
     v_next xid8 := pg_snapshot_xmax(late_entries.low.snapshot);
     v_running xid8[];
+    v_late bigint[] := late_entries.low.left_behind;
 begin
+    if late_entries.low.low_no = 0 then
+        return v_late;
+    end if;
+    v_late := v_late || array(
+        select c.entry_no from pgps_internal.unit_commit c
+        where c.queue_id = late_entries.low.queue_id and c.entry_no < c.commit_no
+            and c.entry_no <= late_entries.low.low_no and c.xid >= pg_snapshot_xmin(late_entries.low.snapshot)
+            and not pg_visible_in_snapshot(c.xid, late_entries.low.snapshot));
     -- No transaction was running that is older than the next one.
-    if late_entries.low.low_no = 0 or pg_snapshot_xmin(late_entries.low.snapshot) = v_next
-        and v_next >= late_entries.low.below then
-        return late_entries.low.left_behind;
+    if pg_snapshot_xmin(late_entries.low.snapshot) = v_next and v_next >= late_entries.low.below then
+        return v_late;
     end if;
     v_running := array(select pg_snapshot_xip(late_entries.low.snapshot));
     -- Running transactions that the snapshot does not name have ids that are not older than its end.
-    return late_entries.low.left_behind || array(
+    return v_late || array(
         select c.entry_no from pgps_internal.unit_commit c
         where c.queue_id = late_entries.low.queue_id and c.entry_no <= late_entries.low.low_no
             and c.xid = any (v_running)
@@ -86,8 +96,8 @@ begin
 end
 $$;
 comment on function pgps_internal.late_entries(pgps_internal.queue_low) is
-'The entries below the low mark of a queue that may still wait: those left behind, and those of transactions that were
-running when it was made';
+'The entries below the low mark of a queue that may still wait: those left behind, those of transactions that were
+running when it was made, and those that have got the place of their conversation''s first unit since';
 
 create or replace function pgps_internal.waits(unit_no bigint, speaker pgps_internal.speaker) returns boolean
 language plpgsql volatile
@@ -224,19 +234,18 @@ declare
     v_reached bigint := v_low.low_no;
     v_is_clear boolean := true;
     v_read integer := 0;
-    v_look record;
-    v_row record;
+    v_look record; v_row record;
 begin
     for v_row in
         -- Most entries that are passed are over, which the newest state alone tells.
         select e as entry, (select s.status from pgps_internal.unit_state s where s.unit_no = e.unit_no
             order by s.version desc limit 1) in ('PROCESSED', 'CANCELLED', 'DELETED') as is_over
         from (
-            (select l.* from pgps_internal.unit_commit l
-                where l.queue_id = peek_queue.queue_id and l.entry_no = any (v_late) order by l.entry_no)
+            (select l.* from pgps_internal.unit_commit l where l.queue_id = peek_queue.queue_id
+                and l.entry_no = any (v_late) order by l.entry_no, l.commit_no)
             union all
-            (select c.* from pgps_internal.unit_commit c
-                where c.queue_id = peek_queue.queue_id and c.entry_no > v_low.low_no order by c.entry_no)) e
+            (select c.* from pgps_internal.unit_commit c where c.queue_id = peek_queue.queue_id
+                and c.entry_no > v_low.low_no order by c.entry_no, c.commit_no)) e
     loop
         v_entry := v_row.entry;
         v_look := pgps_internal.look_at_entry(v_entry, v_row.is_over, peek_queue.speaker);
@@ -247,7 +256,8 @@ begin
             v_reached := v_entry.entry_no;
             v_left := v_left || case when v_look.stands = 'held' then v_entry.entry_no end;
         else
-            v_is_clear := false;
+            v_is_clear := false; -- It may be at the place of one that was passed.
+            v_left := v_left || case when v_entry.entry_no = v_reached then v_reached end;
         end if;
         continue when v_look.stands = 'over' or v_entry.conversation_no = any (v_passed);
         if v_look.stands in ('held', 'blocked') or v_look.stands <> peek_queue.option and peek_queue.option <> 'any'
@@ -316,6 +326,10 @@ $function$, '{branches}', (select string_agg(replace($branch$
                             select c.* from pgps_internal.unit_commit_{slot} c where c.queue_id = v_queue
                                 and c.entry_no <= v_low and c.xid >= pg_snapshot_xmin(v_mark.snapshot)
                                 and c.xid < v_mark.below
+                                and not pg_visible_in_snapshot(c.xid, v_mark.snapshot)
+                            union all
+                            select c.* from pgps_internal.unit_commit_{slot} c where c.queue_id = v_queue
+                                and c.entry_no < c.commit_no and c.entry_no <= v_low and c.xid >= v_mark.below
                                 and not pg_visible_in_snapshot(c.xid, v_mark.snapshot)) c) l) e) r
             where r.passed >= 6;$branch$, '{slot}', s::text), '') from generate_series(0, 3) s));
 end

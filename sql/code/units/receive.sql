@@ -86,7 +86,10 @@ declare
     v_may_serve boolean := exists (select from pgps_internal.serving s
         where s.session_id = (sends_as_client.speaker).session_id
             and s.service_id = (sends_as_client.conversation).service_id)
-        and pgps_internal.has_service_right(sends_as_client.caller, (sends_as_client.conversation).service_id, 'serve');
+        and pgps_internal.has_service_right(sends_as_client.caller, (sends_as_client.conversation).service_id, 'serve')
+        -- What it holds it may receive to its end.
+        or (sends_as_client.speaker).held <> '{}' and exists (select from pgps_internal.unit u
+            where u.unit_no = any ((sends_as_client.speaker).held) and u.conversation_no = v_no and u.to_server);
 begin
     if (sends_as_client.conversation).client_id = v_me then
         -- Client and server may be the same participant: what waits for the client comes first.

@@ -135,6 +135,7 @@ $function$, '{branches}', pgps_internal.branches_of($branch$
                 from pgps_internal.commit{slot}_as_seen(v_talk, v_in.service_id, held.unit_no, sent.unit_no,
                     held.to_server, speaker.participant_id) f
                 where (sent.unit_no is null or f.ended is null
+                        and (not sent.to_server or f.server_id is not null or f.first_at is null)
                         and pgps_internal.transition('commit', 'sender', 'RECEIVED') = 'ACCEPTED')
                     and (held.unit_no is null or f.is_next and f.status = 'DELIVERED'
                         and f.session_id = speaker.session_id
@@ -153,10 +154,8 @@ $function$, '{branches}', pgps_internal.branches_of($branch$
                 insert into pgps_internal.unit_commit
                 select v_no, f.queue_id, v_no, v_talk, sent.unit_no, sent.to_server, v_no, v_now, pg_current_xact_id()
                 from fine f where sent.unit_no is not null
-            ), hand as (
-                insert into pgps_internal.session_hand
-                select nextval('pgps_internal.uow_no_seq'), speaker.session_id, speaker.hand + 1, '{}', '{}' from fine f
-            )
+            ), hand as (insert into pgps_internal.session_hand
+                select nextval('pgps_internal.uow_no_seq'), speaker.session_id, speaker.hand + 1, '{}', '{}' from fine)
             select pgps_internal.row_of_commit(held, 'PROCESSED', case when f.held_noted then f.held_note
                     else held.user_status end, f.class, f.server, f.service, f.first_at, f.attempts, f.ended)
                 || pgps_internal.row_of_commit(sent, 'ACCEPTED', case when f.sent_noted then f.sent_note

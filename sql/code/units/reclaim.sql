@@ -38,6 +38,25 @@ $$;
 comment on function pgps_internal.is_conversation_needed(bigint) is
 'True while a conversation may go on, or has units that are needed';
 
+create or replace function pgps_internal.is_place_needed(commit pgps_internal.unit_commit) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_commit pgps_internal.unit_commit := is_place_needed.commit;
+begin
+    return v_commit.to_server and v_commit.entry_no = v_commit.commit_no
+        and (pgps_internal.state_of(v_commit.conversation_no)).server_id is null
+        and not exists (select from pgps_internal.unit_commit c
+            where c.conversation_no = v_commit.conversation_no and c.to_server and c.entry_no = c.commit_no
+                and c.commit_no < v_commit.commit_no)
+        and pgps_internal.is_conversation_needed(v_commit.conversation_no);
+end
+$$;
+comment on function pgps_internal.is_place_needed(pgps_internal.unit_commit) is
+'True for the SYNCPOINT of a conversation''s first unit while the conversation may go on and is bound to nobody: it is
+as old as that one, whatever has become of it';
+
 create or replace function pgps_internal.needed_rows(ledger text, segment regclass) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -56,6 +75,8 @@ as $$
             'and pgps._session_lives(o.session_id)'
         when 'queue_low' then 'not exists (select from pgps_internal.queue_low n where n.queue_id = o.queue_id '
             'and (n.low_no, n.at_no) > (o.low_no, o.at_no))'
+        when 'unit_commit' then '(pgps_internal.is_unit_needed(o.unit_no) '
+            'or pgps_internal.is_place_needed(o::pgps_internal.unit_commit))'
         else 'pgps_internal.is_unit_needed(o.unit_no)' end)
 $$;
 comment on function pgps_internal.needed_rows(text, regclass) is
@@ -175,7 +196,8 @@ begin
     delete from pgps_internal.participant_session s
     where s.began_at < pgps_internal.clock() - interval '1 day' and not pgps._session_lives(s.session_id);
     delete from pgps_internal.participant_session_end e
-    where not exists (select from pgps_internal.participant_session s where s.session_id = e.session_id);
+    where e.ended_at < pgps_internal.clock() - interval '1 day'
+        and not exists (select from pgps_internal.participant_session s where s.session_id = e.session_id);
     perform pgps_internal.forget_service(d.service_id) from pgps_internal.service_dropped d
     where d.dropped_at < pgps_internal.clock() - interval '1 day'
         and not exists (select from pgps_internal.unit u where u.service_id = d.service_id);

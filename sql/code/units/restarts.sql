@@ -1,6 +1,6 @@
 -- Lives of the broker: each start of the server, and each recovery from a crash, is a restart (decision 42). A crash
--- empties the unlogged mark; a start without a crash has another start time. The first session that logs on afterwards
--- notes the new life; until then, whoever looks reckons with it as if it were noted.
+-- empties the unlogged mark; a start without a crash has another start time. The first session that logs on, or looks,
+-- afterwards notes the new life.
 -- Locks: share row exclusive on broker_life, by a transaction of its own that ends at once.
 -- Writes: broker_life, broker_life_mark, setting.
 
@@ -27,13 +27,17 @@ declare
     v_newest bigint;
     v_store text;
 begin
-    select x.emptied_id, x.held_id, x.newest,
-        (select l.life_id from pgps_internal.broker_life l join pgps_internal.broker_life_mark m using (life_id)
-            where l.life_id = x.newest and l.postmaster = pg_postmaster_start_time())
-    into v_life.emptied_id, v_life.held_id, v_newest, v_life.life_id
-    from (select max(l.life_id) filter (where l.store = 'cold') as emptied_id,
-        max(l.life_id) filter (where l.is_held) as held_id, max(l.life_id) as newest
-        from pgps_internal.broker_life l) x;
+    for v_try in 1..2 loop
+        select x.emptied_id, x.held_id, x.newest,
+            (select l.life_id from pgps_internal.broker_life l join pgps_internal.broker_life_mark m using (life_id)
+                where l.life_id = x.newest and l.postmaster = pg_postmaster_start_time())
+        into v_life.emptied_id, v_life.held_id, v_newest, v_life.life_id
+        from (select max(l.life_id) filter (where l.store = 'cold') as emptied_id,
+            max(l.life_id) filter (where l.is_held) as held_id, max(l.life_id) as newest
+            from pgps_internal.broker_life l) x;
+        exit when v_life.life_id is not null or v_newest is null or pg_is_in_recovery()
+            or not pgps_internal.note_life_first();
+    end loop;
     if v_life.life_id is null then
         v_life.life_id := coalesce(v_newest, 0) + 1;
         v_store := pgps_internal.setting('uow_persistent_store');
@@ -78,6 +82,22 @@ end
 $$;
 comment on function pgps_internal.note_life() is
 'Notes a restart of the broker, unless that is done; returns the number of its life';
+
+create or replace function pgps_internal.note_life_first() returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.over_loopback_once('select pgps_internal.note_life()');
+    return true;
+exception when connection_exception or lock_not_available then
+    return false;
+end
+$$;
+comment on function pgps_internal.note_life_first() is
+'Notes a restart for who looks first, at once and whatever becomes of the transaction: what lapsed before the restart,
+and what the restart discarded, must not depend on when somebody looks again. False where the loopback connection cannot
+be used; then it is reckoned with as if it were noted.';
 
 create or replace function pgps_internal.check_uow_setting(name text, value text) returns void
 language plpgsql

@@ -39,6 +39,11 @@ class Conversation:
     server: int | None = None
     units: list[Unit] = field(default_factory=list)
 
+    @property
+    def place(self) -> int:
+        """Return where a conversation without a server stands among the new ones: by its first unit."""
+        return min(unit.entry for unit in self.units if unit.to_server)
+
     def next(self, who: int, *, to_server: bool) -> Unit | None:
         """Return the unit that comes next for whoever receives on that side; None when it is locked or held."""
         for unit in self.units:
@@ -176,7 +181,8 @@ class Story:
             elif (conversation.server if to_server else conversation.client) == who:
                 old.append(unit)
         found = sorted(old, key=lambda u: u.entry) if which != "new" else []
-        return found + (sorted(new, key=lambda u: u.entry) if which != "old" else [])
+        place = {name: c.place for name, c in self.conversations.items() if c.units}
+        return found + (sorted(new, key=lambda u: place[u.conversation]) if which != "old" else [])
 
     def receive(self, who: int) -> None:
         """Receive a unit to its end."""

@@ -13,6 +13,7 @@ from psycopg import errors
 
 from pgps.embedded import EmbeddedCluster
 from tests.fix_broker import call, value
+from tests.fix_clock import Clock
 from tests.fix_db import wait_until
 from tests.fix_units import Party, make_service
 
@@ -163,3 +164,63 @@ def test_no_refuses_persistent_units(board: Board) -> None:
     call(client.connection, "configure", "uow_store", "broker")
     assert client.request(SERVICE, "x")["store"] == "broker"
     assert client.request(SERVICE, "x", store="no")["store"] == "no"
+
+
+def test_what_a_restart_discarded_does_not_time_out_later(board: Board) -> None:
+    """Who looks first, be it in a view, decides: whoever looks when the lifetime is over sees the same."""
+    client = board.party("c")
+    client.request(SERVICE, "lost", store="no", lifetime="1 hour", status_lifetime=9)
+    client.send("half", to_service=SERVICE, store="broker", lifetime="1 hour", status_lifetime=9)
+    late = client.request(SERVICE, "late", store="no", lifetime="1 minute", status_lifetime=254)["uow_id"]
+    statuses = "select array_agg(status order by uow_id) from pgps.units_of_work"
+    clock = Clock(board.connect())
+    clock.advance("2 minutes")
+    for restart in (Board.restart, Board.kill9, Board.restart):
+        restart(board)
+        assert value(board.connect(), statuses) == ["DISCARDED", "BACKEDOUT", "TIMEOUT"]
+        Clock(board.connect()).advance("40 minutes")
+        assert value(board.connect(), statuses) == ["DISCARDED", "BACKEDOUT", "TIMEOUT"]
+    assert board.party("c").status(late) == "TIMEOUT"
+
+
+@pytest.mark.parametrize("end", ["logoff", "close", "nothing"])
+@pytest.mark.parametrize("restart", [Board.restart, Board.kill9], ids=lambda restart: restart.__name__)
+def test_what_timed_out_while_it_was_delivered_was_not_given_back(
+    board: Board, restart: Callable[[Board], None], end: str
+) -> None:
+    """Neither a restart nor the end of its receiver's session is an attempt then; both are before that."""
+    client, server, earlier = board.party("c"), board.party("s").serve(SERVICE), board.party("e").serve(SERVICE)
+    sent = client.request(SERVICE, "1", store="broker", lifetime="1 hour", status_lifetime=9)["uow_id"]
+    back = client.request(SERVICE, "2", store="broker", lifetime="1 hour", status_lifetime=9)["uow_id"]
+    assert (server.text("new"), server.sync("backout")["attempts"], server.text("new")) == ("1", 1, "1")
+    assert earlier.text("new") == "2"
+    earlier.call("logoff")
+    clock = Clock(board.connect())
+    clock.advance("2 hours")
+
+    def attempts(party: Party) -> list[tuple[str, int]]:
+        return [(row["status"], row["attempts"]) for row in (party.sync("query", uow) for uow in (sent, back))]
+
+    assert attempts(client) == [("TIMEOUT", 1), ("TIMEOUT", 1)]
+    if end == "logoff":
+        server.call("logoff")
+    elif end == "close":
+        pid = server.connection.info.backend_pid
+        server.connection.close()
+        wait_until(lambda: value(client.connection, "select count(*) from pg_stat_activity where pid = %s", [pid]) == 0)
+    assert attempts(client) == [("TIMEOUT", 1), ("TIMEOUT", 1)]
+    for _ in range(2):
+        restart(board)
+        assert attempts(board.party("c")) == [("TIMEOUT", 1), ("TIMEOUT", 1)]
+        Clock(board.connect()).advance("1 hour")
+
+
+def test_what_a_dropped_service_held_is_no_attempt(board: Board) -> None:
+    client, server = board.party("c"), board.party("s").serve(SERVICE)
+    sent = client.request(SERVICE, "1", lifetime="1 hour", status_lifetime=9)["uow_id"]
+    assert server.text("new") == "1"
+    call(client.connection, "drop_service", *SERVICE.split("/"))
+    assert [(row["status"], row["attempts"]) for row in [client.sync("query", sent)]] == [("DISCARDED", 0)]
+    server.call("logoff")
+    Clock(board.connect()).advance("2 hours")
+    assert [(row["status"], row["attempts"]) for row in [client.sync("query", sent)]] == [("DISCARDED", 0)]
