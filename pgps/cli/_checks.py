@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from pgps.cli._facts import Facts, Finding, Level
-from pgps.cli._format import argument, count, duration, literal, quoted
+from pgps.cli._format import argument, count, counted, duration, literal, quoted
 from pgps.cli._server_checks import SERVER_CHECKS
 from pgps.cli._session import Row
 from pgps.install import MINIMUM_SERVER
@@ -125,7 +125,7 @@ def lag(facts: Facts) -> Iterator[Finding]:
     worst = max((row["waiting_seconds"] or 0.0 for row in facts.activity if row["waiting"]), default=0.0)
     if not facts.activity:
         return
-    text = f"{count(waiting)} events wait to be dispatched, the oldest for {duration(worst)}"
+    text = f"{counted(waiting, 'event')} waiting to be dispatched, the oldest for {duration(worst)}"
     if waiting and worst >= LAG_WARNING:
         level = Level.PROBLEM if worst >= LAG_PROBLEM else Level.WARNING
         fix = "pgps-worker --dsn DSN" if not facts.workers else "pgps top; then the worker's log"
@@ -150,7 +150,7 @@ def subscriptions(facts: Facts) -> Iterator[Finding]:
                 fix = f"pgps sub resume {typed}, when what it uses is mended; or {changed}"
             yield Finding(Level.PROBLEM, "subscriptions", message, fix)
         elif row["state"] == "paused" and row["depth"]:
-            message = f'"{name}" is paused with {count(row["depth"])} events waiting'
+            message = f'"{name}" is paused with {counted(row["depth"], "event")} waiting'
             yield Finding(Level.NOTE, "subscriptions", message, f"pgps sub resume {typed}")
     if facts.server["installed"] and not any(row["state"] == "suspended" for row in facts.stopped):
         yield Finding(Level.OK, "subscriptions", "none is suspended")
@@ -161,7 +161,7 @@ def exceptions(facts: Facts) -> Iterator[Finding]:
     waiting = [row for row in facts.queues if row["kind"] == "exception" and row["depth"]]
     for row in waiting:
         name = row["event_type"]
-        message = f'{count(row["depth"])} failed deliveries of "{name}" wait for a decision'
+        message = f'{counted(row["depth"], "failed delivery", "failed deliveries")} of "{name}" waiting for a decision'
         fix = f"pgps exceptions ls --type {argument(name)}; then pgps exceptions retry {argument(name)} (or discard)"
         yield Finding(Level.WARNING, "exceptions", message, fix)
     if facts.server["installed"] and not waiting:
@@ -177,7 +177,8 @@ def gaps(facts: Facts) -> Iterator[Finding]:
             noted = f"pgps exceptions discard {argument(event_type)} {row['event_id']} --sub {argument(name)}"
             yield Finding(Level.WARNING, "gaps", message, f"start its consumer; take note of it: {noted}")
             continue
-        message = f"{count(row['gaps'])} gaps in what came over {row['subscription']}: nobody has those events any more"
+        gaps = counted(row["gaps"], "gap")
+        message = f"{gaps} in what came over {row['subscription']}: nobody has those events any more"
         fix = f"pgps exceptions ls; then pgps exceptions discard --gaps --sub {shlex.quote(row['subscription'])}"
         yield Finding(Level.PROBLEM, "gaps", message, fix)
 
@@ -282,7 +283,7 @@ def _link_state(row: Row) -> Iterator[Finding]:
         message = f'"{name}" is being dropped, and its neighbour is not connected'
         yield Finding(Level.WARNING, "links", message, f"pgps link rm {typed} --cascade")
     elif row["state"] == "paused" and row["lag_events"]:
-        message = f'"{name}" is paused with {count(row["lag_events"])} events waiting'
+        message = f'"{name}" is paused with {counted(row["lag_events"], "event")} waiting'
         yield Finding(Level.NOTE, "links", message, f"pgps link resume {typed}")
     elif row["different_types"]:
         message = (

@@ -82,6 +82,11 @@ def count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
+def counted(value: int, one: str, many: str | None = None) -> str:
+    """Return a number with what it counts: 1 event, 2,000 events. many: None = with an s."""
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
 def rate(value: float | Decimal | None) -> str:
     """Return events a second: two digits below ten, none above a hundred."""
     if value is None:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pgps.cli._format import ago, clip, count, duration, plain, rate, yes_no
+from pgps.cli._format import ago, clip, count, counted, duration, plain, rate, yes_no
 from pgps.cli._output import Column, table
 from pgps.cli._session import Row
 from pgps.cli.links import COLUMNS as _LINKS
@@ -155,7 +155,7 @@ def _head(frame: Frame, width: int) -> RenderableType:
         f"  {count(summary['waiting'])} to dispatch",
         f"  {count(summary['depth'])} to consume  ",
         (f"{count(failed)} exceptions", _RED if failed else ""),
-        *([(f"  {count(summary['gaps'])} gaps", _RED)] if summary["gaps"] else []),
+        *([(f"  {counted(summary['gaps'], 'gap')}", _RED)] if summary["gaps"] else []),
         f"  {count(workers)} worker{'' if workers == 1 else 's'}",
     )
     if len(frame.history) < 2:

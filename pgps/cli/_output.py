@@ -123,8 +123,16 @@ class Output:
             self.stdout.print(Text(text, style="bold"))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], *, headed: bool = True) -> None:
-        """Write a table: with rules on a terminal, aligned and nothing else in a pipe; without headings to go on."""
-        if self.stdout.is_terminal:
+        """Write a table: with rules on a terminal, aligned and nothing else in a pipe; without headings to go on.
+
+        A terminal too narrow for the words of a line gets each row as a record: a name that is broken cannot be typed.
+        """
+        if self.stdout.is_terminal and _is_too_narrow(_texts(columns, rows)[1:], self.stdout.width):
+            for number, row in enumerate(rows):
+                if number or not headed:
+                    self.stdout.print()
+                self.record(row, columns=columns)
+        elif self.stdout.is_terminal:
             self.stdout.print(table(columns, rows, headed=headed, width=self.stdout.width))
         else:
             for text in islice(_aligned(columns, rows), 0 if headed else 1, None):
@@ -145,9 +153,8 @@ def table(
     Where a `width` is too small for the lines, but not for the words, no word is broken: names are typed as they stand.
     """
     made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, show_header=headed)
-    cells = [[_cell(column, row[column.key]) for column in columns] for row in rows]
-    headings = [column.heading for column in columns]
-    widths = _widths([headings, *([cell.plain for cell in line] for line in cells)], width) if wrap and width else []
+    rows = list(rows)
+    widths = _widths(_texts(columns, rows), width) if wrap and width else []
     for number, column in enumerate(columns):
         made.add_column(
             column.heading,
@@ -157,8 +164,8 @@ def table(
             min_width=None if headed else cell_len(column.heading),
             width=widths[number] if widths else None,
         )
-    for line in cells:
-        made.add_row(*line)
+    for row in rows:
+        made.add_row(*(_cell(column, row[column.key]) for column in columns))
     return made
 
 
@@ -167,7 +174,7 @@ def _widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
 
     [] when all fits as it is, or even the words do not.
     """
-    room = width - 2 * (len(lines[0]) - 1)
+    room = _room(lines, width)
     wanted = _longest(lines, str.splitlines)
     if sum(wanted) <= room:
         return []
@@ -180,6 +187,15 @@ def _widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
     return []
 
 
+def _is_too_narrow(lines: Sequence[Sequence[str]], width: int) -> bool:
+    """Tell whether a word of some column has to be broken for a table of this width."""
+    return sum(_longest(lines, str.split)) > _room(lines, width)
+
+
+def _room(lines: Sequence[Sequence[str]], width: int) -> int:
+    return width - 2 * (len(lines[0]) - 1)
+
+
 def _longest(lines: Sequence[Sequence[str]], parts: Callable[[str], list[str]]) -> list[int]:
     """Return how wide the widest part of each column is."""
     columns = zip(*lines, strict=True)
@@ -190,10 +206,15 @@ def _cell(column: Column, value: Any) -> Text:
     return Text(column.format(value), style=column.style(value) if column.style else "")
 
 
+def _texts(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[str]]:
+    """Return the headings, and the text of each cell."""
+    headings = [column.heading for column in columns]
+    return [headings, *([column.format(row[column.key]) for column in columns] for row in rows)]
+
+
 def _aligned(columns: Sequence[Column], rows: Iterable[Row]) -> Iterable[str]:
     """Yield the lines of a table without rules, padded to the widest cell."""
-    cells = [[column.heading for column in columns]]
-    cells += [[column.format(row[column.key]) for column in columns] for row in rows]
+    cells = _texts(columns, rows)
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         padded = (

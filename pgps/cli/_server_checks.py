@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pgps.cli._facts import Facts, Finding, Level
-from pgps.cli._format import argument, count, duration, quoted, size
+from pgps.cli._format import argument, count, counted, duration, quoted, size
 
 __all__ = ["SERVER_CHECKS"]
 
@@ -77,7 +77,7 @@ def lost_events(facts: Facts) -> Iterator[Finding]:
             message = f'about {count(row["events"])} non-guaranteed events of "{name}" went with a crash'
             yield Finding(Level.NOTE, "durability", message)
             continue
-        message = f'about {count(row["events"])} events of "{name}" are gone: its queue is not persistent'
+        message = f'about {counted(row["events"], "event")} of "{name}" lost: its queue is not persistent'
         fix = f"pgps queue set {argument(name + '_in')} --persistent, if they are worth it"
         yield Finding(Level.WARNING, "durability", message, fix)
 
@@ -121,10 +121,8 @@ def slow_lanes(facts: Facts) -> Iterator[Finding]:
     """No role's filters are so slow that it gets its events late."""
     for row in facts.slow_lanes:
         error = (row["last_error"] or "no error recorded").splitlines()[0]
-        message = (
-            f"the filters of role {quoted(row['role'])} are slow ({error}): {count(row['lag_events'])} events wait for"
-            f" them, the oldest for {duration(row['lag_seconds'])}; nobody else does"
-        )
+        behind = f"{counted(row['lag_events'], 'event')} behind, the oldest for {duration(row['lag_seconds'])}"
+        message = f"the filters of role {quoted(row['role'])} are slow ({error}): {behind}; nobody else is"
         fix = "make what they read faster (an index), or select pgps.alter_subscription('…', filter => '…')"
         yield Finding(Level.WARNING, "lanes", message, fix)
 

@@ -12,7 +12,7 @@ from pgps import _catalogue
 from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command, group
 from pgps.cli._errors import WrongUsage
-from pgps.cli._format import ago, argument, clip, count
+from pgps.cli._format import ago, argument, clip, count, counted
 from pgps.cli._output import Column
 from pgps.cli._session import Row
 
@@ -83,7 +83,7 @@ def retry(session: Session, event_type: TypeName, event_id: EventId = None, sub:
     Example: pgps exceptions retry glucose --sub "link hospital"
     """
     statement = _statements.call("retry_exception", event_type=event_type, event_id=event_id, subscription=sub)
-    session.change([statement], done=lambda n: f"{n} failed deliveries put back")
+    session.change([statement], done=lambda n: f"{_failed(n)} put back")
 
 
 @command(app, "discard", changes=True)
@@ -112,4 +112,10 @@ def discard(
         statement = _statements.acknowledge_gaps(sub)
     else:
         statement = _statements.call("discard_exception", event_type=event_type, event_id=event_id, subscription=sub)
-    session.change([statement], done=lambda n: f"{n} {'gaps acknowledged' if gaps else 'failed deliveries discarded'}")
+    session.change(
+        [statement], done=lambda n: f"{counted(n, 'gap')} acknowledged" if gaps else f"{_failed(n)} discarded"
+    )
+
+
+def _failed(number: int) -> str:
+    return counted(number, "failed delivery", "failed deliveries")

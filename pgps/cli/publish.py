@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from pgps.cli import _statements
 from pgps.cli._command import Session, command
 from pgps.cli._errors import WrongUsage
-from pgps.cli._format import count
+from pgps.cli._format import count, counted
 from pgps.cli._sources import Event, Format, Source, chunks, document, open_source
 from pgps.cli.event_types import Name, Reliability, Visibility
 from pgps.errors import from_database
@@ -126,7 +126,7 @@ def _where(error: psycopg.Error, source: Source, events: list[Event], tally: _Ta
     told = from_database(error)
     told.message += f" ({source.name}, lines {events[0].line} to {events[-1].line})"
     if tally.events and not atomic:
-        told.message += f"; the {count(tally.events)} events before are published"
+        told.message += f"; what comes before is published: {counted(tally.events, 'event')}"
     return told
 
 

@@ -15,7 +15,7 @@ from psycopg.sql import Composed
 from pgps import _catalogue
 from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command, group
-from pgps.cli._format import ago, count
+from pgps.cli._format import ago, count, counted
 from pgps.cli._output import Column
 
 __all__ = ["app"]
@@ -161,7 +161,7 @@ def replay(session: Session, name: Name, pattern: Pattern) -> None:
     members = sum(row["members"] for row in session.rows(_catalogue.spools(name)))
     session.change(
         [pattern.call("spool_replay", name)],
-        done=lambda found: f'spool "{name}": {count(found)} messages are replayed, members present: {members}',
+        done=lambda found: f'spool "{name}": {counted(found, "message")} to be replayed, members present: {members}',
     )
 
 
@@ -172,7 +172,7 @@ def discard(session: Session, name: Name, pattern: Pattern, yes: Yes = False) ->
     session.confirm(f'Discard what has been processed of spool "{name}"?', yes=yes)
     session.change(
         [pattern.call("spool_discard", name)],
-        done=lambda found: f'spool "{name}": {count(found)} messages are discarded at dispatch',
+        done=lambda found: f'spool "{name}": {counted(found, "message")} to be discarded at dispatch',
     )
 
 

@@ -300,7 +300,7 @@ FAULTS = [
             "truncate pgps_internal.light_log",  # what recovery does with a table that is not logged
         ),
         "durability",
-        'about 7 events of "light" are gone',
+        'about 7 events of "light" lost',
         unlogged=GONE,
     ),
     Fault(
@@ -381,7 +381,7 @@ FAULTS = [
         "nobody dispatches",
         _wait_for_a_dispatcher,
         "dispatcher",
-        "1 events wait to be dispatched",
+        "1 event waiting to be dispatched",
         alert="PgpsNobodyDispatches",
         unlogged=NOBODY,
     ),

@@ -56,7 +56,7 @@ def test_doctor_counts_what_a_crash_took(pgps: Pgps, own_database: str, connect:
     rows(admin, "truncate pgps_internal.tick_log")
     assert _found(pgps, own_database)["durability"] == (
         "warning",
-        'about 8 events of "tick" are gone: its queue is not persistent',
+        'about 8 events of "tick" lost: its queue is not persistent',
         "pgps queue set tick_in --persistent, if they are worth it",
     )
     call(admin, "create_event_type", "tock", "n integer", reliability="non-guaranteed")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pgps.cli import _format
-from pgps.cli._output import Column, RawJson, _aligned, dumps, table
+from pgps.cli._output import Column, Output, RawJson, _aligned, dumps, table
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,25 @@ def test_on_a_narrow_terminal_no_word_of_a_table_is_broken_as_long_as_the_words_
 def test_a_word_that_is_wider_than_the_terminal_is_shown_in_parts() -> None:
     shown = _shown([{"queue": "x" * 100, "oldest": "", "persistent": "yes", "retention": ""}], 60)
     assert sum(line.count("x") for line in shown) == 100
+
+
+def _printed(width: int) -> str:
+    out = Output()
+    out.stdout = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    out.table([Column("queue"), Column("oldest"), Column("persistent"), Column("retention")], _QUEUES)
+    assert isinstance(out.stdout.file, io.StringIO)
+    return out.stdout.file.getvalue()
+
+
+def test_a_terminal_too_narrow_for_the_words_of_a_line_gets_records() -> None:
+    records = [[line.split(maxsplit=1) for line in one.splitlines()] for one in _printed(30).split("\n\n")]
+    assert records == [
+        [["queue", "admission_exception"], ["oldest", "113 min ago"], ["persistent", "yes"], ["retention"]],
+        [["queue", "bed_in"], ["oldest", "2 h ago"], ["persistent", "no"], ["retention", "7 days"]],
+    ]
+    assert not any(line.startswith("oldest") for line in _printed(43).splitlines()), "a table, since the words fit"
+
+
+def test_what_is_counted_reads_well() -> None:
+    assert [_format.counted(n, "event") for n in (0, 1, 2000)] == ["0 events", "1 event", "2,000 events"]
+    assert _format.counted(2, "failed delivery", "failed deliveries") == "2 failed deliveries"

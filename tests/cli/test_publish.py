@@ -86,7 +86,7 @@ def test_what_fails_is_told_with_its_lines_and_what_came_before(pgps: Pgps, quot
     path.write_text("symbol,price\nA,1\nB,2\nC,oops\n")
     result = pgps("publish", quote, "--file", str(path), "--chunk", "2")
     assert result.status == 1
-    assert "lines 4 to 4); the 2 events before are published" in result.err
+    assert "lines 4 to 4); what comes before is published: 2 events" in result.err
     assert published(pgps, quote) == [["A", 1], ["B", 2]]
 
 

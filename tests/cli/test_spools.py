@@ -50,7 +50,7 @@ def test_a_spool_is_replayed_and_discarded_by_pattern(
     pgps: Pgps, done: Done, spool: Spool, connect: Callable[..., psycopg.Connection]
 ) -> None:
     member = Member(connect(), spool, f"{spool.name}_m")
-    assert "2 messages are replayed, members present: 1" in pgps("spool", "replay", spool.name, "--key", "N=2..3").err
+    assert "2 messages to be replayed, members present: 1" in pgps("spool", "replay", spool.name, "--key", "N=2..3").err
     assert member.take() == [[2], [3], "|", 5]
     done("spool", "replay", spool.name, "--seqn", "[3,]", "--keyword", "add")
     assert member.take() == [[3], [4], "|"]

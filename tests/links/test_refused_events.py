@@ -83,7 +83,7 @@ def test_a_gap_is_an_alarm_until_it_is_acknowledged(
     found = pgps("doctor", "--json", dsn=b.dsn).json
     assert [one["level"] for one in found if one["check"] == "gaps"] == ["problem"]
     assert pgps("status", "--json", dsn=b.dsn).json["gaps"] == 1
-    assert "1 gaps" in pgps("top", "--once", dsn=b.dsn).out
+    assert "1 gap" in pgps("top", "--once", dsn=b.dsn).out
     with refused("55000", "gap", "discard_exception(null)"):
         call(b.admin, "retry_exception", None)
     rows(b.admin, f"set session authorization {role('nobody')}")
@@ -94,5 +94,5 @@ def test_a_gap_is_an_alarm_until_it_is_acknowledged(
     assert pgps("exceptions", "discard", "--gaps", "--sub", "link c", "--yes", dsn=b.dsn).status == 0
     assert len(rows(b.admin, WHICH)) == 1
     assert pgps("exceptions", "discard", "tick", "--gaps", dsn=b.dsn).status == 2
-    assert "1 gaps acknowledged" in pgps("exceptions", "discard", "--gaps", "--yes", dsn=b.dsn).err
+    assert "1 gap acknowledged" in pgps("exceptions", "discard", "--gaps", "--yes", dsn=b.dsn).err
     assert rows(b.admin, WHICH) == []

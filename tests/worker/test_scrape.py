@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.fix_db import wait_until
-from tests.fix_worker import Ticks, Workers, free_port
+from tests.fix_worker import Ticks, Workers, free_port, metrics
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 # The server, a worker and Prometheus start for it.
@@ -120,6 +120,9 @@ def test_each_query_of_the_board_and_the_alerts_has_an_answer_where_everything_h
 
     wait_until(are_answered, timeout=180, what="each query has an answer")
     ticks.connection.execute("select pg_advisory_unlock(77)")
+    kinds, meanings = (set(re.findall(rf"^# {word} (\S+)", metrics(target), re.MULTILINE)) for word in ("TYPE", "HELP"))
+    assert "pgps_link_up" in kinds
+    assert kinds - meanings == set(), "metrics without a line that says what they are"
     # What doctor finds is not scraped from a worker.
     command = [sys.executable, "-m", "pgps.cli", "metrics", "--once", "--doctor", "--dsn", own_database]
     assert doctor

@@ -7,12 +7,12 @@ import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from pgps._metrics import exposition, label
+from pgps._metrics import Figure, exposition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgps_worker.calls import AuditFinding, BrokenType, SlowLane, TroubleCount
+    from pgps_worker.calls import SlowLane, TroubleCount
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import LinkVitals, Vitals, WayVitals
@@ -84,88 +84,65 @@ class Health:
 
 
 def _metrics(vitals: Vitals) -> str:
-    lines = [f"# TYPE pgps_worker_leading gauge\npgps_worker_leading {int(vitals.leading)}\n"]
+    return exposition([*_figures(vitals), *vitals.figures])
+
+
+def _figures(vitals: Vitals) -> Iterator[Figure]:
+    yield Figure("pgps_worker_leading", "gauge", {}, int(vitals.leading))
     for field in fields(vitals):
         value = getattr(vitals, field.name)
         if isinstance(value, int) and not isinstance(value, bool):
-            metric = f"pgps_worker_{field.name}_total"
-            lines.append(f"# TYPE {metric} counter\n{metric} {value}\n")
-    more = _trouble_metrics(vitals.troubles) + _lane_metrics(vitals.slow_lanes)
-    more += _type_metrics(vitals.broken_types) + _audit_metrics(vitals.findings)
-    return "".join(lines) + more + _link_metrics(vitals.links) + exposition(vitals.figures)
-
-
-_TROUBLE_METRICS: list[tuple[str, Callable[[TroubleCount], float | None]]] = [
-    ("suspended", lambda one: int(one.state == "suspended")),
-    ("dead", lambda one: int(one.state == "dead")),
-    ("failed_events", lambda one: one.failed),
-    ("retrying_events", lambda one: one.retrying),
-    ("last_failed_event_id", lambda one: one.last_event),
-    ("passed_over_events", lambda one: one.passed_over),
-]
-
-
-def _trouble_metrics(troubles: dict[str, TroubleCount]) -> str:
-    lines = []
-    for metric, value in _TROUBLE_METRICS if troubles else []:
-        lines.append(f"# TYPE pgps_subscription_{metric} gauge\n")
-        for name, one in sorted(troubles.items()):
-            number = value(one)
-            if number is not None:
-                lines.append(f'pgps_subscription_{metric}{{subscription="{label(name)}"}} {number}\n')
-    return "".join(lines)
-
-
-_LANE_METRICS: list[tuple[str, Callable[[SlowLane], float]]] = [
-    ("slow", lambda _: 1),
-    ("lag_batches", lambda lane: lane.batches),
-    ("lag_events", lambda lane: lane.events),
-    ("lag_seconds", lambda lane: lane.seconds),
-]
-
-
-def _lane_metrics(lanes: list[SlowLane]) -> str:
-    lines = []
-    for metric, value in _LANE_METRICS if lanes else []:
-        lines.append(f"# TYPE pgps_lane_{metric} gauge\n")
-        lines += [f'pgps_lane_{metric}{{role="{label(lane.role)}"}} {value(lane):g}\n' for lane in lanes]
-    return "".join(lines)
-
-
-def _type_metrics(types: list[BrokenType]) -> str:
-    # Also when there are none: an alarm needs a series that is there.
-    lines = [f"# TYPE pgps_event_types_set_aside gauge\npgps_event_types_set_aside {len(types)}\n"]
-    if types:
-        lines.append("# TYPE pgps_event_type_waiting_events gauge\n")
-    lines += [f'pgps_event_type_waiting_events{{event_type="{label(t.event_type)}"}} {t.events}\n' for t in types]
-    return "".join(lines)
-
-
-def _audit_metrics(findings: list[AuditFinding]) -> str:
-    # The line is written even if the number is 0: an alarm needs a series that exists.
-    lines = [f"# TYPE pgps_audit_findings gauge\npgps_audit_findings {len(findings)}\n"]
-    if findings:
-        lines.append("# TYPE pgps_audit_missing_events gauge\n")
-    for one in findings:
+            yield Figure(f"pgps_worker_{field.name}_total", "counter", {}, value)
+    yield from _trouble_figures(vitals.troubles)
+    for lane in vitals.slow_lanes:
+        for name, value in _lane_values(lane):
+            yield Figure(f"pgps_lane_{name}", "gauge", {"role": lane.role}, value)
+    # These two also when there are none: an alarm needs a series that is there.
+    yield Figure("pgps_event_types_set_aside", "gauge", {}, len(vitals.broken_types))
+    for broken in vitals.broken_types:
+        yield Figure("pgps_event_type_waiting_events", "gauge", {"event_type": broken.event_type}, broken.events)
+    yield Figure("pgps_audit_findings", "gauge", {}, len(vitals.findings))
+    for one in vitals.findings:
         labels = {"kind": one.kind, "what": one.what, "neighbour": one.neighbour, "origin": one.origin}
-        said = ",".join(f'{name}="{label(text)}"' for name, text in {**labels, "event_type": one.event_type}.items())
-        lines.append(f"pgps_audit_missing_events{{{said}}} {one.there - one.here}\n")
-    return "".join(lines)
+        labels["event_type"] = one.event_type
+        yield Figure("pgps_audit_missing_events", "gauge", labels, one.there - one.here)
+    for name, link in sorted(vitals.links.items()):
+        for metric, kind, values in _LINK_METRICS:
+            for more, value in values(link):
+                yield Figure(f"pgps_link_{metric}", kind, {"link": name, **more}, value)
 
 
-_LINK_METRICS: list[tuple[str, str, Callable[[LinkVitals], Iterator[tuple[str, float]]]]] = [
-    ("up", "gauge", lambda link: iter([("", int(_state(link) == "up"))])),
-    ("state", "gauge", lambda link: iter([(f',state="{_state(link)}"', 1)])),
-    ("events_total", "counter", lambda link: ((f',way="{way}"', x.events) for way, x in _ways(link))),
-    ("bytes_total", "counter", lambda link: ((f',way="{way}"', x.bytes) for way, x in _ways(link))),
-    ("batches_total", "counter", lambda link: ((f',way="{way}"', x.batches) for way, x in _ways(link))),
-    ("reconnects_total", "counter", lambda link: iter([("", max(link.connections - 1, 0))])),
-    ("failures_total", "counter", lambda link: iter([("", link.failures)])),
-    ("last_error", "gauge", lambda link: iter([(f',code="{link.last_error}"', 1)] if link.last_error else [])),
-    ("lag_events", "gauge", lambda link: iter([("", link.lag_events)])),
-    ("lag_seconds", "gauge", lambda link: iter([("", link.lag_seconds)])),
-    ("refused_events", "gauge", lambda link: iter([("", link.refused)])),
-    ("gaps", "gauge", lambda link: iter([("", link.gaps)])),
+def _trouble_figures(troubles: dict[str, TroubleCount]) -> Iterator[Figure]:
+    for name, one in sorted(troubles.items()):
+        for metric, value in (
+            ("suspended", one.state == "suspended"),
+            ("dead", one.state == "dead"),
+            ("failed_events", one.failed),
+            ("retrying_events", one.retrying),
+            ("last_failed_event_id", one.last_event),
+            ("passed_over_events", one.passed_over),
+        ):
+            if value is not None:
+                yield Figure(f"pgps_subscription_{metric}", "gauge", {"subscription": name}, value)
+
+
+def _lane_values(lane: SlowLane) -> tuple[tuple[str, float], ...]:
+    return ("slow", 1), ("lag_batches", lane.batches), ("lag_events", lane.events), ("lag_seconds", lane.seconds)
+
+
+_LINK_METRICS: list[tuple[str, str, Callable[[LinkVitals], Iterator[tuple[dict[str, str], float]]]]] = [
+    ("up", "gauge", lambda link: iter([({}, _state(link) == "up")])),
+    ("state", "gauge", lambda link: iter([({"state": _state(link)}, 1)])),
+    ("events_total", "counter", lambda link: (({"way": way}, x.events) for way, x in _ways(link))),
+    ("bytes_total", "counter", lambda link: (({"way": way}, x.bytes) for way, x in _ways(link))),
+    ("batches_total", "counter", lambda link: (({"way": way}, x.batches) for way, x in _ways(link))),
+    ("reconnects_total", "counter", lambda link: iter([({}, max(link.connections - 1, 0))])),
+    ("failures_total", "counter", lambda link: iter([({}, link.failures)])),
+    ("last_error", "gauge", lambda link: iter([({"code": link.last_error}, 1)] if link.last_error else [])),
+    ("lag_events", "gauge", lambda link: iter([({}, link.lag_events)])),
+    ("lag_seconds", "gauge", lambda link: iter([({}, link.lag_seconds)])),
+    ("refused_events", "gauge", lambda link: iter([({}, link.refused)])),
+    ("gaps", "gauge", lambda link: iter([({}, link.gaps)])),
 ]
 
 
@@ -176,12 +153,3 @@ def _state(link: LinkVitals) -> str:
 def _ways(link: LinkVitals) -> Iterator[tuple[str, WayVitals]]:
     yield "out", link.out
     yield "in", link.back
-
-
-def _link_metrics(links: dict[str, LinkVitals]) -> str:
-    lines = []
-    for metric, kind, values in _LINK_METRICS if links else []:
-        lines.append(f"# TYPE pgps_link_{metric} {kind}\n")
-        for name, link in sorted(links.items()):
-            lines += [f'pgps_link_{metric}{{link="{label(name)}"{more}}} {value:g}\n' for more, value in values(link)]
-    return "".join(lines)
