@@ -11,14 +11,13 @@ declare
 begin
     -- The server sends the same channel once for a transaction. Of many subscriptions only those are looked up that
     -- have no channel of their own or are not active.
-    perform pg_notify(case when s.subscription_id is null then 'pgps_' || m.subscription_id else 'pgps_internal' end,
-        '')
-    from unnest(wake_members.classes) c
-    join pgps_internal.member m on m.class_id = c
+    select count(pg_notify(case when s.subscription_id is null then 'pgps_' || m.subscription_id
+        else 'pgps_internal' end, '')::text)
+    into v_woken
+    from pgps_internal.member m
     left join pgps_internal.subscription s on s.subscription_id = m.subscription_id
         and (s.callback is not null or s.state <> 'active')
-    where s.subscription_id is null or s.state = 'active';
-    get diagnostics v_woken = row_count;
+    where m.class_id = any (wake_members.classes) and (s.subscription_id is null or s.state = 'active');
     -- The setting is a text that is only appended to, so that a value which somebody else has put there causes no
     -- error.
     v_sum := set_config('pgps.woken', concat_ws('+', nullif(current_setting('pgps.woken', true), ''), v_woken), true);

@@ -48,6 +48,7 @@ def market(own_database: str, connect: Connect) -> psycopg.Connection:
     make_type(connection, "tick", "n integer, p numeric, s text")
     rows(connection, "create table wanted (k integer, s text)")
     rows(connection, "insert into wanted values (1, 'a'), (1, 'b'), (2, 'ab'), (2, null), (null, 'a')")
+    make_type(connection, "other")
     rows(connection, "create function odd(n integer) returns boolean language sql as 'select n % 2 = 1'")
     return connection
 
@@ -130,3 +131,31 @@ def test_many_filters_of_one_shape_share_a_table_and_mean_the_same(market: psyco
     published(market, events)
     for name, condition in conditions.items():
         assert delivered(market, name) == expected(market, condition), condition
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "p > {p}"])
+@pytest.mark.parametrize("threshold", [1000, 8])
+def test_many_events_at_once_mean_the_same(market: psycopg.Connection, shape: str, threshold: int) -> None:
+    """What is asked about more than 200 events is planned for them; here in ranges of ids, in two segments."""
+    call(market, "configure", "table_threshold", str(threshold))
+    conditions = {f"s{i}": shape.format(s="ab"[i % 2], p=(i % 7) / 2, n=i % 5) for i in range(12)}
+    for name, condition in conditions.items():
+        call(market, "subscribe", name, "tick", filter=condition)
+    events = [(n, p, s) for n in (None, 0, 4, 1) for p in (None, 0, 1.5, 3) for s in (None, "b", "a")]
+    size = value(market, "select pgps_internal.segment_size('control')")
+    rows(market, "select setval('pgps_internal.event_id_seq', %s)", [3 * size - 200])
+    for _ in range(10):
+        # Ids of another type in between.
+        rows(market, "insert into pgps_event.other (n) values (1)")
+        market.cursor().executemany("insert into pgps_event.tick (n, p, s) values (%s, %s, %s)", events)
+    assert call(market, "dispatch") == 10 * (len(events) + 1)
+    assert value(
+        market,
+        "select bool_or(numrange(lower(ids), upper(ids)) @> %s::numeric) from pgps_internal.batch_type",
+        [3 * size],
+    )
+    rows(market, "drop table if exists published")
+    rows(market, "create table published as select event_id as id, n, p, s from pgps_internal.tick_log")
+    for name, condition in conditions.items():
+        found = column(market, "select event_id from pgps.receive(%s, 1000)", [name])
+        assert found == expected(market, condition), condition

@@ -167,6 +167,27 @@ def test_what_workers_ask_again_and_again_is_not_compiled(consumer: psycopg.Conn
     assert rows(consumer, compiled) == []
 
 
+def test_many_events_are_not_compared_one_by_one_with_each_filter_of_a_shape(consumer: psycopg.Connection) -> None:
+    make_type(consumer, "quote", "symbol text, price numeric")
+    for n in range(100):
+        call(consumer, "subscribe", f"s{n}", "quote", filter=f"symbol = 'S{n // 5}' and price > {n % 5}")
+    read = """
+        select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables
+        where schemaname = 'pgps_internal' and relname ~ '^const_\\d+$'
+    """
+    rows(consumer, "vacuum analyze")
+    insert = "insert into pgps_event.quote (symbol, price) select 'S' || n %% 20, 100 from generate_series(1, %s) n"
+    # A segment that fills faster than autovacuum comes round has no statistics.
+    rows(consumer, insert, [15 * EVENTS])
+    assert value(consumer, "select pgps.dispatch()") == 15 * EVENTS
+    rows(consumer, insert, [EVENTS])
+    rows(consumer, "select pg_stat_force_next_flush()")
+    before = value(consumer, read)
+    assert value(consumer, "select pgps.dispatch()") == EVENTS
+    rows(consumer, "select pg_stat_force_next_flush()")
+    assert value(consumer, read) - before < EVENTS
+
+
 @pytest.mark.parametrize("view", ["queues", "activity"])
 def test_what_waits_is_not_read_again_for_each_event_type(connect: Connect, own_database: str, view: str) -> None:
     connection = connect(dsn=own_database)
