@@ -13,6 +13,7 @@ from tests.fix_broker import (
     call,
     endpoint,
     make_type,
+    numbers,
     refused,
     rows,
     take,
@@ -52,6 +53,22 @@ def test_repeats_are_dropped_whoever_sends_them_in_any_order_and_with_gaps(
     got += take(admin, tick)
     assert sorted(got) == sorted(set(sent))
     assert value(admin, "select repeats from pgps.activity where event_type = %s", [tick]) == len(sent) - len(set(sent))
+
+
+def test_a_producer_may_leave_thousands_of_gaps_that_are_filled_later(admin: psycopg.Connection, tick: str) -> None:
+    publish = f"""
+        insert into {endpoint(tick)} (n, _producer, _producer_seq)
+        select n, 'p', n from generate_series(%s::integer, %s, %s) n
+    """
+    for first, last, step in ((0, 5000, 2), (5002, 10_000, 2), (0, 10_000, 5)):
+        rows(admin, publish, [first, last, step])
+        call(admin, "dispatch")
+    assert value(admin, "select repeats from pgps.activity where event_type = %s", [tick]) == 1001
+    rows(admin, publish, [0, 10_000, 1])
+    call(admin, "dispatch")
+    rows(admin, publish, [0, 10_000, 1])
+    call(admin, "dispatch")
+    assert sorted(numbers(admin, tick, 20_000)) == list(range(10_001))
 
 
 def test_a_number_of_a_rolled_back_publication_is_free(connect: Connect, admin: psycopg.Connection, tick: str) -> None:
