@@ -12,6 +12,12 @@ from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
 SEGMENTS = {"event_id_seq": 65536, "position_id_seq": 262144}
+LATER = """
+    insert into pgps_internal.batch
+    select 5000, b.snapshot, pg_current_snapshot(), null, b.base_hi, b.max_hi, b.incarnation
+    from pgps_internal.last_batch() b
+"""
+"""Some thousand batches later."""
 
 
 @pytest.fixture
@@ -148,6 +154,28 @@ def test_an_auditable_queue_keeps_its_events_for_its_retention(broker: psycopg.C
     assert column(broker, "select n from pgps_queue.tick_in") == [2]
 
 
+def test_what_an_auditable_queue_shows_does_not_change_while_somebody_reads_deliveries(
+    broker: psycopg.Connection, own_database: str, connect: Connect
+) -> None:
+    call(broker, "alter_queue", "tick_out", auditable=True)
+    call(broker, "subscribe", "s", "tick")
+    publish(broker, "tick", 1)
+    assert take(broker, "s") == [1]
+    shown = "select n, state, matched_at from pgps_queue.tick_out"
+    before = rows(broker, shown)
+    assert [row[:2] for row in before] == [(1, "delivered")]
+    rows(broker, LATER)
+    reader = connect(autocommit=False, dsn=own_database)
+    rows(reader, "select count(*) from pgps_internal.delivery")
+    reclaim(broker)
+    assert kept(broker, "delivery") == 1
+    assert rows(broker, shown) == before
+    reader.rollback()
+    reclaim(broker)
+    assert (kept(broker, "delivery"), kept(broker, "batch")) == (0, 1)
+    assert rows(broker, shown) == before
+
+
 def test_an_audited_event_is_received_again_from_earliest(broker: psycopg.Connection) -> None:
     call(broker, "alter_queue", "tick_in", auditable=True)
     publish(broker, "tick", 1, 2)
@@ -225,15 +253,7 @@ def test_taken_numbers_and_totals_outlive_their_segment(broker: psycopg.Connecti
     for n in (1, 2):
         rows(broker, query, [n, n])
         assert take(broker, "s") == [n]
-    # Some thousand batches later.
-    rows(
-        broker,
-        """
-        insert into pgps_internal.batch
-        select 5000, b.snapshot, pg_current_snapshot(), null, b.base_hi, b.max_hi, b.incarnation
-        from pgps_internal.last_batch() b
-        """,
-    )
+    rows(broker, LATER)
     reclaim(broker)
     assert kept(broker, "batch") == 1
     assert kept(broker, "delivery") == 0
