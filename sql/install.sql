@@ -29,6 +29,7 @@
 \ir schema/0025_parsed.sql
 \ir schema/0026_fewer.sql
 \ir schema/0027_places.sql
+\ir schema/0028_recounts.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -198,6 +199,7 @@
 \ir code/links/own_events.sql
 \ir code/links/audit_compare.sql
 \ir code/links/audit_recount.sql
+\ir code/links/audit_recounted.sql
 \ir code/links/audit_report.sql
 
 -- clients: Sessions of client libraries: registrations, direct events, requests and replies.

@@ -2,7 +2,7 @@
 -- events, and the neighbour compares this with what came. What was matched, packed and sent has no part in the count,
 -- so that events which one of these left out are named, at each hop. See decision 26.
 -- Locks: those of audit.sql.
--- Writes: audit_recount, audit_recounted, shipment.
+-- Writes: audit_recount, shipment.
 
 create or replace function pgps_internal.recount_modulus(events bigint) returns bigint
 language sql immutable
@@ -34,23 +34,19 @@ comment on function pgps_internal.filters_in_force(pgps_internal.neighbour) is
 'The event types that a neighbour wants, with a digest of its filters and rights. is_narrow: it wants some events only,
 and may see all';
 
-create or replace function pgps_internal.settled_place(
-    neighbour pgps_internal.neighbour, origin pgps_internal.origin, attachment integer, after bigint, packed bigint
-) returns bigint
+create or replace function pgps_internal.settled_place(origin pgps_internal.origin, after bigint, packed bigint)
+returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select case when (settled_place.origin).is_self then settled_place.packed
         when a.first_open is null then pgps_internal.reached((settled_place.origin).origin_id)
         when a.first_open <= a.last_done then null else a.first_open - 1 end
-    from pgps_internal.open_arrivals((settled_place.origin).origin_id, coalesce(settled_place.after, pgps_internal.sent(
-        (settled_place.neighbour).neighbour_id, (settled_place.origin).origin_id, settled_place.attachment)),
-        settled_place.packed) a
+    from pgps_internal.open_arrivals((settled_place.origin).origin_id, settled_place.after, settled_place.packed) a
 $$;
-comment on function pgps_internal.settled_place(pgps_internal.neighbour, pgps_internal.origin, integer, bigint, bigint)
-is
-'Up to which batch of an origin all items are in batches up to packed, and no item behind is; null if items that came
-later were dispatched before. after: an earlier such place; null: none is known';
+comment on function pgps_internal.settled_place(pgps_internal.origin, bigint, bigint) is
+'Up to which batch of an origin all items behind an earlier such place (after) are in batches up to packed, and no item
+behind is; null if items that came later were dispatched before';
 
 create or replace function pgps_internal.recount_windows(neighbour pgps_internal.neighbour, packed bigint)
 returns table (origin_id integer, type_id integer, attachment integer, filters text, after bigint, after_packed bigint,
@@ -59,9 +55,11 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     with live as materialized (
-        select a.origin_id, a.attachment, o as origin
+        -- Not while this broker fetches events of the origin again: their places are among those of events that the
+        -- neighbour was sent, or was told do not match, before.
+        select a.origin_id, a.attachment, a.horizon, o as origin
         from pgps_internal.attached a join pgps_internal.origin o using (origin_id)
-        where a.neighbour_id = (recount_windows.neighbour).neighbour_id and a.is_live
+        where a.neighbour_id = (recount_windows.neighbour).neighbour_id and a.is_live and o.rewind_start is null
             and not (o.is_self and o.to_batch is not null)
     ),
     wanted as materialized (select w.* from pgps_internal.filters_in_force(recount_windows.neighbour) w),
@@ -78,15 +76,20 @@ as $$
             and x.type_id = w.type_id and x.filters <> w.filters)
     ),
     place as materialized (
-        select l.origin_id, pgps_internal.settled_place(recount_windows.neighbour, l.origin, l.attachment,
-            (select min(k.after) from known k where k.origin_id = l.origin_id), recount_windows.packed) as upto
-        from live l
-        where exists (select from known k where k.origin_id = l.origin_id
-            and k.after_packed is distinct from recount_windows.packed)
+        select l.origin_id,
+            -- It begins behind all that is here, and all that the neighbour had when it turned to this broker: a child
+            -- may be ahead, and takes nothing of what comes here up to there.
+            case when (l.origin).is_self then recount_windows.packed
+                else greatest(pgps_internal.reached(l.origin_id), l.horizon) end as first,
+            case when x.after is not null
+                then pgps_internal.settled_place(l.origin, x.after, recount_windows.packed) end as upto
+        from live l join (select k.origin_id, min(k.after) as after from known k
+            where k.after_packed is distinct from recount_windows.packed group by k.origin_id) x using (origin_id)
     )
-    select k.origin_id, k.type_id, k.attachment, k.filters, k.after, k.after_packed, p.upto
+    select k.origin_id, k.type_id, k.attachment, k.filters, k.after, k.after_packed, w.upto
     from known k join place p using (origin_id)
-    where p.upto is not null and k.after_packed is distinct from recount_windows.packed
+    cross join lateral (select case when k.after is null then p.first else p.upto end as upto) w
+    where k.after_packed is distinct from recount_windows.packed and w.upto >= coalesce(k.after, w.upto)
 $$;
 comment on function pgps_internal.recount_windows(pgps_internal.neighbour, bigint) is
 'The batches of each origin whose events of a type are to be recounted for a neighbour: those behind after up to upto,
@@ -94,7 +97,7 @@ which are in the batches of this broker behind after_packed up to packed. after:
 
 create or replace function pgps_internal.items_between(
     type_ids integer[], after bigint, upto bigint
-) returns table (origin_id integer, upto bigint, type_id integer, ids int8multirange)
+) returns table (origin_id integer, upto bigint, type_id integer, ids int8multirange, is_late boolean)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -104,21 +107,23 @@ as $$
             and b.type_id = any (items_between.type_ids) and not isempty(b.ids)
     ),
     came as materialized (
-        select p.batch_id, p.type_id, a.origin_id, a.upto, p.ids * a.ids as ids
+        select p.batch_id, p.type_id, a.origin_id, a.upto, p.ids * a.ids as ids, a.attachment = -1 as is_late
         from part p join pgps_internal.arrival a on a.hi >= lower(p.ids) and a.lo < upper(p.ids) and a.ids && p.ids
     ),
     own as (
-        select o.origin_id, p.batch_id as upto, p.type_id, pgps_internal.published_here(p.ids) as ids
+        select o.origin_id, p.batch_id as upto, p.type_id, pgps_internal.published_here(p.ids) as ids,
+            false as is_late
         from part p join pgps_internal.origin o on o.is_self and p.batch_id > o.from_batch
             and p.batch_id <= coalesce(o.to_batch, p.batch_id)
     )
-    select x.origin_id, x.upto, x.type_id, range_agg(r)
-    from (select c.origin_id, c.upto, c.type_id, c.ids from came c
-        union all select o.origin_id, o.upto, o.type_id, o.ids from own o) x, unnest(x.ids) r
+    select x.origin_id, x.upto, x.type_id, range_agg(r), bool_or(x.is_late)
+    from (select c.origin_id, c.upto, c.type_id, c.ids, c.is_late from came c
+        union all select o.origin_id, o.upto, o.type_id, o.ids, o.is_late from own o) x, unnest(x.ids) r
     group by x.origin_id, x.upto, x.type_id
 $$;
 comment on function pgps_internal.items_between(integer[], bigint, bigint) is
-'The events of some types in batches of this broker behind after up to upto, by origin and batch of the origin';
+'The events of some types in batches of this broker behind after up to upto, by origin and batch of the origin. is_late:
+one of them was refused here when its batch came; who had gone past that is not sent it';
 
 create or replace function pgps_internal.selected_ids(
     neighbour pgps_internal.neighbour, type_id integer, ids int8multirange
@@ -211,7 +216,7 @@ begin
             sum(n.events * pgps_internal.place_hash(c.upto)) as places
         from chosen c join selected s using (type_id) join pgps_internal.event_type t using (type_id)
         cross join lateral (select pgps_internal.count_ids(c.ids * s.ids) as events) n
-        where s.ids is not null group by c.origin_id, t.name, c.after, c.stated, c.modulus
+        where s.ids is not null group by c.origin_id, t.name, c.after, c.stated, c.modulus having not bool_or(c.is_late)
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by s.origin_id), 'audit',
@@ -227,54 +232,19 @@ comment on function pgps_internal.tell_recounts(pgps_internal.neighbour, bigint)
 'Tells a neighbour how many events of each origin its filters select in the log, behind these events; at most every
 link_report_interval';
 
-create or replace function pgps_internal.compare_recounts(origin_id integer, body jsonb)
-returns table (type_id integer, after bigint, upto bigint, there bigint, here bigint, ids int8multirange,
-    is_compared boolean, is_equal boolean)
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select s.type_id, s.after, s.upto, s.events, n.events, n.ids,
-        r.arrival_id is not null and not n.is_unknown
-            -- Of what is fetched again for children a part was counted when it came first, maybe for other filters.
-            and not exists (select from pgps_internal.origin o where o.origin_id = compare_recounts.origin_id
-                and o.rewind_start is not null)
-            -- All that is counted came behind the row of the ledger that is noted. If one that is as old as that is
-            -- still there, none of them has gone with its segment.
-            and exists (select from pgps_internal.arrival a where a.origin_id = compare_recounts.origin_id
-                and a.arrival_id <= r.arrival_id)
-            and not exists (select from pgps_internal.gap g where g.origin_id = compare_recounts.origin_id
-                and g.after_batch < s.upto and g.upto > s.after),
-        n.events = s.events and mod(n.places, 1152921504606846976) = s.places
-    from (select t.type_id, (e.value ->> 'after')::bigint as after, (e.value ->> 'upto')::bigint as upto,
-            (e.value ->> 'modulus')::bigint as modulus, (e.value ->> 'events')::bigint as events,
-            (e.value ->> 'places')::numeric as places
-        from jsonb_each(compare_recounts.body -> 'recounts') e join pgps_internal.event_type t on t.name = e.key
-        where pgps_internal.audits(t) and (e.value ->> 'modulus')::bigint > 0) s
-    left join pgps_internal.audit_recounted r on r.origin_id = compare_recounts.origin_id and r.type_id = s.type_id
-    cross join lateral (
-        select coalesce(sum(y.events), 0)::bigint as events,
-            coalesce(sum(y.events * pgps_internal.place_hash(a.upto)), 0) as places,
-            coalesce(range_agg(a.ids) filter (where y.type_id is not null), '{}') as ids,
-            coalesce(bool_or(a.tallies is null and a.ids is not null and a.attachment <> -1), false) as is_unknown
-        from pgps_internal.arrival a left join unnest(a.tallies) y on y.type_id = s.type_id
-        where a.origin_id = compare_recounts.origin_id and a.arrival_id > r.arrival_id
-            and a.upto > s.after and a.upto <= s.upto and pgps_internal.is_one_in(s.modulus, a.upto)) n
-$$;
-comment on function pgps_internal.compare_recounts(integer, jsonb) is
-'What a parent has counted of an origin (there), what came (here; ids, also of other types), and whether the two can be
-compared, by event type';
-
-create or replace function pgps_internal.forget_recounted(origin_id integer) returns void
+create or replace function pgps_internal.recount_anew(origin_id integer, neighbour_id integer = null) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- No row of the ledger is as old as that: the next count is not compared, and the comparison begins behind it.
-    update pgps_internal.audit_recounted r set arrival_id = -1 where r.origin_id = forget_recounted.origin_id;
+    delete from pgps_internal.audit_recount k
+    where k.origin_id = recount_anew.origin_id
+        and k.neighbour_id = coalesce(recount_anew.neighbour_id, k.neighbour_id);
 end
 $$;
-comment on function pgps_internal.forget_recounted(integer) is
-'Called when a rewind ends: the next count of its origin covers batches of which this broker had a part before';
+comment on function pgps_internal.recount_anew(integer, integer) is
+'Called when events of an origin have come, or were left out, at places that a neighbour was told of before: what it is
+sent is counted from behind them on. neighbour_id: null = all';
 
 create or replace function pgps_internal.forget_recounts(neighbour_id integer, type_ids integer[]) returns void
 language plpgsql
@@ -288,74 +258,3 @@ $$;
 comment on function pgps_internal.forget_recounts(integer, integer[]) is
 'Called when filters of a neighbour are dropped: what was sent while they were in force is not to be counted under those
 that are left, even if these are the same as when was counted last';
-
-create or replace function pgps_internal.hear_recounts(neighbour pgps_internal.neighbour, body jsonb) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_origin integer := (pgps_internal.answered_origin(hear_recounts.neighbour, hear_recounts.body)).origin_id;
-    v_different bigint;
-begin
-    if v_origin is null or not pgps_internal.setting('audit')::boolean then
-        return;
-    end if;
-    with compared as materialized (
-        select c.* from pgps_internal.compare_recounts(v_origin, hear_recounts.body) c
-    ),
-    noted as (
-        insert into pgps_internal.audit_recounted as r (origin_id, type_id, arrival_id, there, here, compared)
-        select v_origin, c.type_id, coalesce(
-            -- What came in one batch with the count, behind it.
-            (select min(a.arrival_id) - 1 from pgps_internal.arrival a
-                where a.origin_id = v_origin and a.upto > c.upto and a.arrival_id > coalesce((select o.arrival_id
-                    from pgps_internal.audit_recounted o where o.origin_id = v_origin and o.type_id = c.type_id), 0)),
-            pg_sequence_last_value('pgps_internal.arrival_id_seq'), 0),
-            case when c.is_compared then c.there else 0 end, case when c.is_compared then c.here else 0 end,
-            c.is_compared::integer
-        from compared c
-        on conflict on constraint audit_recounted_pkey do update
-        set arrival_id = excluded.arrival_id, there = r.there + excluded.there, here = r.here + excluded.here,
-            compared = r.compared + excluded.compared
-    ),
-    kept as materialized (
-        select c.*, pgps_internal.contents(t, c.ids) as found from compared c
-            join pgps_internal.event_type t using (type_id) where c.is_compared and c.here > 0
-    ),
-    lacking as materialized (
-        select k.*, (k.found).events as present from kept k where (k.found).events < k.here
-    ),
-    differing as (
-        select 'log' as kind, case when c.there <> c.here then 'count' else 'places' end as what, c.type_id, c.after,
-            c.upto, c.there, c.here
-        from compared c where c.is_compared and not c.is_equal
-        union all
-        -- Not those that constraints here refused.
-        select 'here', 'count', l.type_id, l.after, l.upto, l.here, l.present
-        from lacking l
-        where not pgps_internal.is_truncated(l.type_id, l.ids)
-            and not exists (select from pgps_internal.rejected r where r.origin_id = v_origin
-                and r.type_id = l.type_id and r.origin_batch > l.after and r.origin_batch <= l.upto)
-    )
-    select count(pgps_internal.note_difference(d.kind, d.what, (hear_recounts.neighbour).name, v_origin, d.type_id,
-        d.after, d.upto, d.there, d.here)) into v_different from differing d;
-end
-$$;
-comment on function pgps_internal.hear_recounts(pgps_internal.neighbour, jsonb) is
-'Handles what a parent has counted of an origin in its log under the filters of this broker: compares it with what
-came';
-
-create or replace function pgps_internal.hear_counts(neighbour pgps_internal.neighbour, body jsonb) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if hear_counts.body ? 'recounts' then
-        perform pgps_internal.hear_recounts(hear_counts.neighbour, hear_counts.body);
-    else
-        perform pgps_internal.hear_audit(hear_counts.neighbour, hear_counts.body);
-    end if;
-end
-$$;
-comment on function pgps_internal.hear_counts(pgps_internal.neighbour, jsonb) is
-'Handles what a parent states of an origin for the audit: its totals, or what filters select';

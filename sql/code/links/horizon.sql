@@ -43,6 +43,8 @@ begin
             order by a.origin_id
     loop
         select o.* into v_origin from pgps_internal.origin o where o.origin_id = v_attached.origin_id;
+        -- Until it is live, the neighbour gets nothing of what is dispatched; and one that keeps nothing never does.
+        perform pgps_internal.recount_anew(v_attached.origin_id, v_attached.neighbour_id);
         if cardinality(v_attached.keep) = 0 then
             -- The child has no filter in force, so it can miss nothing: it is served from now on.
             update pgps_internal.attached a set is_live = true

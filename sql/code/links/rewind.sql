@@ -50,7 +50,7 @@ begin
     on conflict on constraint activation_pkey do update set since = least(a.since, excluded.since);
     update pgps_internal.origin o set rewind_start = null, rewind_from = null, rewind_keep = '{}'
     where o.origin_id = (end_rewind.origin).origin_id;
-    perform pgps_internal.forget_recounted((end_rewind.origin).origin_id);
+    perform pgps_internal.recount_anew((end_rewind.origin).origin_id);
     perform pg_notify('pgps_link', '');
 end
 $$;

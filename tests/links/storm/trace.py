@@ -23,12 +23,14 @@ _TABLES = {
     "wanted": "key, known_as, told, gone_batch",
     "told": "kind, key, value",
     "gap": "after_batch, upto",
-    "arrival": "lseq, attachment, upto, horizon, events, ids",
+    "arrival": "lseq, attachment, upto, horizon, events, ids, tallies",
     "shipment": "lseq, kind, attachment, previous, upto, batch_id, events, body",
+    "audit_recount": "type_id, attachment, filters, upto, packed",
+    "audit_finding": "kind, what, neighbour, type_id, after_batch, upto, there, here",
 }  # fmt: skip
 """Tables, and the columns of each that tell something beside the neighbour and the origin that a row is of."""
 _NEITHER = {"told": ("low",), "shipment": ("low", "audit")}
-"""Kinds of rows that come all the time and change no route."""
+"""Kinds of rows that come all the time and change no route; but what the audit counts under filters is told."""
 
 _SCHEMA = """
 create table storm.trace (
@@ -76,7 +78,7 @@ def read(connection: psycopg.Connection) -> list[str]:
         row = became or was
         if subject == "neighbour":
             names[row["neighbour_id"]] = f"{row['name']}#{row['neighbour_id']}"
-        if row.get("kind") in _NEITHER.get(subject, ()):
+        if row.get("kind") in _NEITHER.get(subject, ()) and "recounts" not in (row.get("body") or {}):
             continue
         of = [names.get(row.get("neighbour_id"), "")]
         if row.get("origin_id") is not None:
@@ -105,7 +107,7 @@ def _said(
             before = one(column, was.get(column))
             if before != value:
                 yield f"{column} {before} -> {value}"
-            elif column in {"key", "kind", "attachment"}:
+            elif column in {"key", "kind", "attachment", "type_id"}:
                 yield f"{column} {value}"
         elif value not in (None, [], False):
             yield f"{column} {value}"
