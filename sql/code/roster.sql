@@ -77,7 +77,8 @@ as $roster$
     -- until the transaction ends. The second hook is called before the truncation, with the lowest and highest ids of a
     -- type's events in the segment: type_id, lo, hi.
     ('may_truncate', 'links', 'pgps_internal.stop_answering()'),
-    ('before_truncate', 'links', 'pgps_internal.note_trimmed(type_id, lo, hi)')
+    ('before_truncate', 'links', 'pgps_internal.note_trimmed(type_id,
+        int8multirange(int8range(lo, hi, ''[]'')))')
 $roster$;
 comment on function pgps_internal.roster_of_reclaiming() is
 'The lines of the roster about what is kept and truncated; see pgps_internal.roster';

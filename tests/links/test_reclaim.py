@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
 from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.links.horizon_stage import Scene
 from tests.links.rig import Broker, linked, open_link, received, settle
 
 Brokers = Callable[[int], list[Broker]]
 SEGMENT = 65536
+LATER = """
+    insert into pgps_internal.batch
+    select 5000, b.snapshot, pg_current_snapshot(), null, b.base_hi, b.max_hi, b.incarnation
+    from pgps_internal.last_batch() b
+"""
+"""Some thousand batches later."""
 LOG = "select log from pgps_internal.event_type where name = 'tick'"
 PARENT = """
     select n.name from pgps_internal.origin o join pgps_internal.neighbour n on n.neighbour_id = o.parent
@@ -143,3 +152,28 @@ def test_the_last_of_a_former_path_is_carried_over_without_the_horizon_of_that_t
         horizons = "select horizon from pgps_internal.arrival where origin_id is not null order by arrival_id"
         assert column(d.admin, horizons) == sorted(column(d.admin, horizons)), "it never goes back"
         assert rows(d.admin, "select * from pgps.exceptions") == []
+
+
+def test_what_comes_while_batches_are_truncated_is_there_for_who_subscribes_meanwhile(brokers: Brokers) -> None:
+    """Its ids were drawn before theirs, and it is dispatched behind them."""
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        publish(here.admin, "tick", 1)
+        s.ready()
+        batch, events = s.b.batch(s.b.data(s.x, 1, 4, 5, (50, 5)))
+        text = json.dumps(batch)
+        with s.b.says.transaction():
+            (statement,) = value(s.b.says, "select pgps.link_begin(%s::jsonb)", [text])["copies"]
+            with s.b.says.cursor().copy(statement.encode()) as copy:
+                copy.set_types(["int8", "int4"])
+                copy.write_row(events[0])
+            publish(here.admin, "tick", 2)
+            assert s.got() == [2]
+            s.subscribe("new")
+            s.b.hear(settle=False)
+            rows(here.admin, LATER)
+            rows(s.b.says, "select pgps.link_apply()")
+        assert value(here.admin, "select pgps.reclaim(100)") > 0
+        assert value(here.admin, "select count(*) from pgps_internal.batch_0") == 0
+        assert (s.got(), s.got("new")) == ([5], [5])

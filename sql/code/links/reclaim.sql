@@ -34,7 +34,7 @@ comment on function pgps_internal.stop_answering() is
 'Takes the turn of routes if there are links, so that no neighbour asks or is answered until the transaction ends. False
 when another session has it';
 
-create or replace function pgps_internal.note_trimmed(type_id integer, lo bigint, hi bigint) returns void
+create or replace function pgps_internal.note_trimmed(type_id integer, ids int8multirange) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -45,12 +45,13 @@ begin
     update pgps_internal.activation a set since = x.upto
     from pgps_internal.link_filter f, (
         select w.origin_id, max(w.upto) as upto from pgps_internal.arrival w
-        where w.hi >= note_trimmed.lo and w.lo <= note_trimmed.hi group by w.origin_id
+        where w.hi >= lower(note_trimmed.ids) and w.lo < upper(note_trimmed.ids) and w.ids && note_trimmed.ids
+        group by w.origin_id
     ) x
     where f.key = a.key and f.type_id = note_trimmed.type_id and a.origin_id = x.origin_id and a.since < x.upto;
 end
 $$;
-comment on function pgps_internal.note_trimmed(integer, bigint, bigint) is
+comment on function pgps_internal.note_trimmed(integer, int8multirange) is
 'Before events of a type with these ids, or the batches that list them, are truncated: moves "since" of the type''s
 filters behind them. The caller has the turn of routes.';
 
@@ -59,9 +60,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('select pgps_internal.note_trimmed(x.type_id, x.lo, x.hi)
-        from (select b.type_id, min(lower(b.ids)) as lo, max(upper(b.ids)) - 1 as hi from %s b where not '
-            'isempty(b.ids) group by b.type_id) x',
+    -- These ids alone: among them are those of transactions that have committed later, and whose events are still to be
+    -- dispatched. Subscriptions that are made meanwhile are judged by "since" then.
+    execute format('select pgps_internal.note_trimmed(x.type_id, x.ids)
+        from (select b.type_id, range_agg(b.ids) as ids from %s b where not isempty(b.ids) group by b.type_id) x',
         note_trimmed_batches.segment);
 end
 $$;
