@@ -190,31 +190,6 @@ comment on function pgps_internal.reclaim_ledger(text, bigint, bigint) is
 'Truncates the segments of a ledger (see pgps_internal.ledgers) whose rows are all at or below low, and that newest is
 not in; what must outlive them is carried over first';
 
-create or replace function pgps_internal.leaves(ledger text, low bigint, newest bigint) returns boolean
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_key text;
-    v_size bigint;
-    v_segment regclass;
-    v_top bigint;
-begin
-    select l.key, l.size into strict v_key, v_size from pgps_internal.ledgers() l where l.ledger = leaves.ledger;
-    for v_slot in 0..3 loop
-        v_segment := format('pgps_internal.%I', leaves.ledger || '_' || v_slot);
-        continue when v_slot = (leaves.newest / v_size) % 4 or pg_relation_size(v_segment) = 0;
-        execute format('select max(%I) from %s', v_key, v_segment) into v_top;
-        if v_top <= leaves.low then
-            return true;
-        end if;
-    end loop;
-    return false;
-end
-$$;
-comment on function pgps_internal.leaves(text, bigint, bigint) is
-'True when pgps_internal.reclaim_ledger has left a segment that nobody needs, because a session uses it';
-
 create or replace function pgps_internal.logs_use(slot integer) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -333,7 +308,6 @@ declare
     v_reclaimed bigint := 0;
     v_low bigint;
     v_newest bigint := (pgps_internal.last_batch()).batch_id;
-    v_ledger text;
     v_context text;
 begin
     perform pgps_internal.require_read_committed();
@@ -372,13 +346,8 @@ begin
         where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
             where n <> pgps_internal.batch_segment(v_newest)) and pg_relation_size(c.oid) > 0)
             and pgps_internal.may_truncate() then
-        -- Deliveries go first: a batch and its types must not go before what refers to them.
         v_low := least(pgps_internal.kept_batch(), v_newest - 1);
-        foreach v_ledger in array array['delivery', 'producer', 'batch_type', 'batch'] loop
-            v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger, v_low, v_newest);
-            -- What a session uses is left for the next call, and so is what it refers to.
-            exit when pgps_internal.leaves(v_ledger, v_low, v_newest);
-        end loop;
+        v_reclaimed := v_reclaimed + pgps_internal.reclaim_batches(v_low, v_newest);
     end if;
     v_reclaimed := v_reclaimed + pgps_internal.reclaim_control();
     perform pgps_internal.sweep();

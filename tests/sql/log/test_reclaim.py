@@ -154,28 +154,6 @@ def test_an_auditable_queue_keeps_its_events_for_its_retention(broker: psycopg.C
     assert column(broker, "select n from pgps_queue.tick_in") == [2]
 
 
-def test_what_an_auditable_queue_shows_does_not_change_while_somebody_reads_deliveries(
-    broker: psycopg.Connection, own_database: str, connect: Connect
-) -> None:
-    call(broker, "alter_queue", "tick_out", auditable=True)
-    call(broker, "subscribe", "s", "tick")
-    publish(broker, "tick", 1)
-    assert take(broker, "s") == [1]
-    shown = "select n, state, matched_at from pgps_queue.tick_out"
-    before = rows(broker, shown)
-    assert [row[:2] for row in before] == [(1, "delivered")]
-    rows(broker, LATER)
-    reader = connect(autocommit=False, dsn=own_database)
-    rows(reader, "select count(*) from pgps_internal.delivery")
-    reclaim(broker)
-    assert kept(broker, "delivery") == 1
-    assert rows(broker, shown) == before
-    reader.rollback()
-    reclaim(broker)
-    assert (kept(broker, "delivery"), kept(broker, "batch")) == (0, 1)
-    assert rows(broker, shown) == before
-
-
 def test_an_audited_event_is_received_again_from_earliest(broker: psycopg.Connection) -> None:
     call(broker, "alter_queue", "tick_in", auditable=True)
     publish(broker, "tick", 1, 2)
