@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '0b4792d9f014f686', $python$
+('attribute_list', 'b6d158d1f6c0cdaf', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '0b4792d9f014f686', $python$
+('callback_text', 'b6d158d1f6c0cdaf', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '0b4792d9f014f686', $python$
+('calling', 'b6d158d1f6c0cdaf', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '0b4792d9f014f686', $python$
+('composite.absence', 'b6d158d1f6c0cdaf', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -395,23 +395,27 @@ if TYPE_CHECKING:
 
 
 def run_not(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
-    """Pair E1 and E3 with no whole E2 between; inputs are terminators, then E2, then initiators."""
+    """Pair E1 and E3 with no whole E2 between; inputs of one point are terminators, then initiators, then E2.
+
+    The interval between is closed: an E2 counts that stands at the same point as E1 or E3, as ticks of one time do.
+    """
     state.expire(node, 0, step.floor)
-    order = (1, 2, 0)
-    for role, found in sorted(inputs, key=lambda item: (order[item[0]], item[1][SERIAL])):
+    here = [found for role, found in inputs if role == 0]
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
         if role == 1:
             step.initiate(state, node, found)
         elif role == 0:
             forbid(step, state, node, found)
         else:
-            pair(step, state, node, undisturbed(step, state, node, found), found)
+            pair(step, state, node, undisturbed(step, state, node, found, here), found)
     if not state.opened(node):
         state.close(node, 1, list(state.opened(node, 1)))
 
 
 def forbid(step: "Step", state: KeyState, node: Node, found: Occurrence) -> None:
-    """Close the windows in which an E2 lies; keep it where an E3 may have begun before it."""
-    if node.children[2].point:
+    """Close the windows in which an E2 lies; keep it where an E3 may have begun before it, or have it in itself."""
+    last = node.children[2]
+    if last.point and not (last.children and node.mixed):
         state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
     elif state.opened(node):
         step.keep(state, node, 1, found)
@@ -422,16 +426,20 @@ def disturbs(node: Node, found: Occurrence, window: Occurrence) -> bool:
     return bool(window[END] <= found[START]) and not (node.mixed and shares(found, window))
 
 
-def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
-    """Return the initiators between whose end and the beginning of a terminator no whole E2 lies."""
+def undisturbed(
+    step: "Step", state: KeyState, node: Node, last: Occurrence, here: list[Occurrence]
+) -> Iterator[Occurrence]:
+    """Return the initiators between whose end and the beginning of a terminator no whole E2 lies; here: E2 as new."""
     between = [
-        one for one in state.opened(node, 1) if one[END] <= last[START] and not (node.mixed and shares(one, last))
+        one
+        for one in (*state.opened(node, 1), *here)
+        if one[END] <= last[START] and not (node.mixed and shares(one, last))
     ]
     for first in before(step, state, node, last):
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.contexts', '0b4792d9f014f686', $python$
+('composite.contexts', 'b6d158d1f6c0cdaf', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -592,7 +600,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '0b4792d9f014f686', $python$
+('composite.coupled', 'b6d158d1f6c0cdaf', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -780,7 +788,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '0b4792d9f014f686', $python$
+('composite.definition', 'b6d158d1f6c0cdaf', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1015,7 +1023,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '0b4792d9f014f686', $python$
+('composite.described', 'b6d158d1f6c0cdaf', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1168,7 +1176,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '0b4792d9f014f686', $python$
+('composite.detector', 'b6d158d1f6c0cdaf', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1564,7 +1572,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '0b4792d9f014f686', $python$
+('composite.entry', 'b6d158d1f6c0cdaf', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1582,7 +1590,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '0b4792d9f014f686', $python$
+('composite.event_time', 'b6d158d1f6c0cdaf', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1686,7 +1694,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '0b4792d9f014f686', $python$
+('composite.gathering', 'b6d158d1f6c0cdaf', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1944,7 +1952,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '0b4792d9f014f686', $python$
+('composite.graph', 'b6d158d1f6c0cdaf', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2171,7 +2179,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '0b4792d9f014f686', $python$
+('composite.keys', 'b6d158d1f6c0cdaf', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2247,7 +2255,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '0b4792d9f014f686', $python$
+('composite.keystate', 'b6d158d1f6c0cdaf', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2390,7 +2398,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '0b4792d9f014f686', $python$
+('composite.limits', 'b6d158d1f6c0cdaf', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2430,7 +2438,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '0b4792d9f014f686', $python$
+('composite.matching', 'b6d158d1f6c0cdaf', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2500,7 +2508,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '0b4792d9f014f686', $python$
+('composite.memo', 'b6d158d1f6c0cdaf', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2571,7 +2579,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '0b4792d9f014f686', $python$
+('composite.occurrences', 'b6d158d1f6c0cdaf', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2660,7 +2668,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '0b4792d9f014f686', $python$
+('composite.pairing', 'b6d158d1f6c0cdaf', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2744,7 +2752,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '0b4792d9f014f686', $python$
+('composite.parser', 'b6d158d1f6c0cdaf', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3082,7 +3090,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '0b4792d9f014f686', $python$
+('composite.parts', 'b6d158d1f6c0cdaf', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3226,7 +3234,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '0b4792d9f014f686', $python$
+('composite.points', 'b6d158d1f6c0cdaf', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3350,7 +3358,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '0b4792d9f014f686', $python$
+('composite.queries', 'b6d158d1f6c0cdaf', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3581,7 +3589,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', '0b4792d9f014f686', $python$
+('composite.rows', 'b6d158d1f6c0cdaf', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3670,7 +3678,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '0b4792d9f014f686', $python$
+('composite.sequence', 'b6d158d1f6c0cdaf', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3782,7 +3790,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '0b4792d9f014f686', $python$
+('composite.server', 'b6d158d1f6c0cdaf', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4108,7 +4116,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
     return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', '0b4792d9f014f686', $python$
+('composite.stepping', 'b6d158d1f6c0cdaf', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4364,7 +4372,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '0b4792d9f014f686', $python$
+('composite.storing', 'b6d158d1f6c0cdaf', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4444,7 +4452,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '0b4792d9f014f686', $python$
+('composite.subjects', 'b6d158d1f6c0cdaf', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4643,7 +4651,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', '0b4792d9f014f686', $python$
+('composite.syntax', 'b6d158d1f6c0cdaf', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4748,7 +4756,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '0b4792d9f014f686', $python$
+('composite.takeover', 'b6d158d1f6c0cdaf', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4831,7 +4839,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '0b4792d9f014f686', $python$
+('composite.texts', 'b6d158d1f6c0cdaf', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5034,7 +5042,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '0b4792d9f014f686', $python$
+('composite.times', 'b6d158d1f6c0cdaf', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5236,7 +5244,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '0b4792d9f014f686', $python$
+('composite.told', 'b6d158d1f6c0cdaf', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5315,7 +5323,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '0b4792d9f014f686', $python$
+('composite.trial', 'b6d158d1f6c0cdaf', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5546,7 +5554,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '0b4792d9f014f686', $python$
+('composite.windows', 'b6d158d1f6c0cdaf', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5683,10 +5691,13 @@ def run_periodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> N
 
 
 def run_delayed(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
-    """Run plus and absence up to their tick; an E2 closes all windows of an absence that it lies in."""
+    """Run plus and absence up to their tick; an E2 closes all windows of an absence that it lies in.
+
+    An E2 that comes at the same point as E1 lies in its window, which is closed.
+    """
     state.expire(node, 0, step.floor)
     opener = 0 if node.op == "plus" else 1
-    for role, found in sorted(inputs, key=lambda item: (item[0], item[1][SERIAL])):
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
         if role == opener:
             step.initiate(state, node, found)
             state.schedule(node, found)
@@ -5751,7 +5762,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '0b4792d9f014f686', $python$
+('composite.wire', 'b6d158d1f6c0cdaf', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5822,7 +5833,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '0b4792d9f014f686', $python$
+('filter_literals', 'b6d158d1f6c0cdaf', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5908,7 +5919,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '0b4792d9f014f686', $python$
+('filter_names', 'b6d158d1f6c0cdaf', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6022,7 +6033,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '0b4792d9f014f686', $python$
+('filter_text', 'b6d158d1f6c0cdaf', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6289,7 +6300,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '0b4792d9f014f686', $python$
+('in_select', 'b6d158d1f6c0cdaf', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6389,7 +6400,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '0b4792d9f014f686', $python$
+('keywords', 'b6d158d1f6c0cdaf', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6461,7 +6472,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '0b4792d9f014f686', $python$
+('lexer', 'b6d158d1f6c0cdaf', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6807,7 +6818,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '0b4792d9f014f686', $python$
+('safe_filter', 'b6d158d1f6c0cdaf', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7108,7 +7119,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '0b4792d9f014f686', $python$
+('statement_composite', 'b6d158d1f6c0cdaf', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7203,7 +7214,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '0b4792d9f014f686', $python$
+('statement_reader', 'b6d158d1f6c0cdaf', $python$
 """Read a statement word by word."""
 
 import re
@@ -7421,7 +7432,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '0b4792d9f014f686', $python$
+('statement_text', 'b6d158d1f6c0cdaf', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7699,7 +7710,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '0b4792d9f014f686', $python$
+('token_lists', 'b6d158d1f6c0cdaf', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7933,7 +7944,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '0b4792d9f014f686', $python$
+('whole_row', 'b6d158d1f6c0cdaf', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8038,7 +8049,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "0b4792d9f014f686"
+digest = "b6d158d1f6c0cdaf"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8145,7 +8156,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "0b4792d9f014f686"
+digest = "b6d158d1f6c0cdaf"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8245,7 +8256,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "0b4792d9f014f686"
+digest = "b6d158d1f6c0cdaf"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8335,7 +8346,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "0b4792d9f014f686"
+digest = "b6d158d1f6c0cdaf"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8427,7 +8438,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "0b4792d9f014f686"
+digest = "b6d158d1f6c0cdaf"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8544,7 +8555,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "0b4792d9f014f686"
+digest = "b6d158d1f6c0cdaf"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8636,7 +8647,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "0b4792d9f014f686"
+digest = "b6d158d1f6c0cdaf"
 # Each behind those that it imports.
 names = [
     "lexer",

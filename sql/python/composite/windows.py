@@ -134,10 +134,13 @@ def run_periodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> N
 
 
 def run_delayed(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
-    """Run plus and absence up to their tick; an E2 closes all windows of an absence that it lies in."""
+    """Run plus and absence up to their tick; an E2 closes all windows of an absence that it lies in.
+
+    An E2 that comes at the same point as E1 lies in its window, which is closed.
+    """
     state.expire(node, 0, step.floor)
     opener = 0 if node.op == "plus" else 1
-    for role, found in sorted(inputs, key=lambda item: (item[0], item[1][SERIAL])):
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
         if role == opener:
             step.initiate(state, node, found)
             state.schedule(node, found)

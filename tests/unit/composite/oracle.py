@@ -109,17 +109,21 @@ class Oracle:
         return self.join(expression.op, groups, last.at)
 
     def may_pair(self, expression: Expression, parts: list[list[Occ]], first: Occ, last: Occ) -> bool:
-        """E1 was there before, ended before E3 begins, and no whole E2 lies in the closed interval between."""
+        """E1 was there before, ended before E3 begins, and no whole E2 lies in the closed interval between.
+
+        Closed in time and in the order of detection: what is detected at the point of E1 or of E3 lies in it, too.
+        """
         allowed = first.at < last.at and first.end < last.start and apart(first, last) and self.fresh(first, last.at)
         between = parts[0] if expression.op == "not" else []
         return allowed and not any(
-            first.end <= one.start and one.end <= last.start and first.at < one.at < last.at
+            first.end <= one.start and one.end <= last.start and first.at <= one.at <= last.at
             and apart(one, first) and apart(one, last)
             for one in between
         )  # fmt: skip
 
-    def unrestricted_meetings(self, expression: Expression, parts: list[list[Occ]]) -> Iterator[Occ]:
+    def unrestricted_meetings(self, expression: Expression, parts: list[list[Occ]]) -> list[Occ]:
         wanted = 2 if expression.op == "and" else expression.amount
+        made: list[tuple[tuple[tuple[int, int, int], int], Occ]] = []
         for roles in combinations(range(len(parts)), wanted):
             for members in product(*(parts[role] for role in roles)):
                 at = max(one.at for one in members)
@@ -132,7 +136,10 @@ class Oracle:
                 groups: list[list[Occ]] = [[] for _ in parts]
                 for role, one in zip(roles, members, strict=True):
                     groups[role] = [one]
-                yield from self.join(expression.op, groups, at)
+                last = max((one.age, role) for role, one in zip(roles, members, strict=True))
+                made += [(last, found) for found in self.join(expression.op, groups, at)]
+        # An event that completes several combinations completes them one operand after the other.
+        return [found for _, found in sorted(made, key=lambda item: item[0])]
 
     # What comes together, in the contexts that use up.
 
@@ -327,7 +334,9 @@ class Oracle:
         """Tell whether a window is open at a tick: not replaced, and nothing came that must not."""
         if self.context == "recent" and any(one.age < other.age and other.at <= point for other in opening):
             return False
-        return not any(one.end <= other.start and one.at < other.at <= point and apart(one, other) for other in against)
+        return not any(
+            one.end <= other.start and one.at <= other.at <= point and apart(one, other) for other in against
+        )
 
     def rows(self, expression: Expression, parts: list[list[Occ]]) -> Iterator[Occ]:
         least, most = expression.amount, expression.upper or expression.amount

@@ -87,10 +87,42 @@ def walk(expression: Expression) -> list[Expression]:
 def test_the_detector_finds_what_the_definitions_say(context: str, seed: int) -> None:
     random = Random(seed)
     expression, events, within = story_of(random)
+    assert_as_defined(random, expression, context, events, within)
+
+
+def assert_as_defined(
+    random: Random, expression: Expression, context: str, events: list[Event], within: int | None
+) -> None:
     now = (events[-1].time or 0) + random.choice([0, 1, 5, 20])
     graph = graph_of(print_expression(expression), context, within=f"{within} us" if within else None)
     expected = oracle_of(expression, context, events, now, within or None)
     assert sorted(run_whole(graph, events, now), key=repr) == sorted(expected, key=repr)
+
+
+def random_tick(random: Random) -> Expression:
+    """Return an event, or what is likely to tick at the same time as others."""
+    leaf = Expression("leaf", type=random.choice(TYPES))
+    kind = random.choices(["every", "at", "plus", "seq", "leaf"], [3, 1, 3, 1, 2])[0]
+    if kind == "seq":
+        return Expression("seq", (leaf, random_tick(random)))
+    if kind == "plus":
+        return Expression("plus", (leaf,), amount=random.randint(1, 4))
+    return leaf if kind == "leaf" else Expression(kind, amount=random.choice([2, 3, 4, 6, 12]))
+
+
+# An E2 that is a part of an E3 which comes later: the window is still open for it, and for no other.
+@pytest.mark.parametrize("context", CONTEXTS)
+@example(seed=831)
+@given(seed=SEEDS)
+@stories
+def test_the_interval_without_another_event_is_closed_also_where_ticks_of_one_time_meet(
+    context: str, seed: int
+) -> None:
+    random = Random(seed)
+    op, count = random.choice([("not", 3), ("not", 3), ("absence", 2)])
+    amount = random.randint(1, 8) if op == "absence" else 0
+    expression = Expression(op, tuple(random_tick(random) for _ in range(count)), amount=amount)
+    assert_as_defined(random, expression, context, story_of(random)[1], None)
 
 
 def cuts(random: Random, items: list[Any]) -> list[list[Any]]:

@@ -15,6 +15,9 @@ H3 = "a1@0 b1@1 a2@2 b2@3 c1@4 b3@5 c2@6 b4@7"
 H4 = "a1@1 a2@2 b1@3 c1@4 a3@5"
 H5 = "a1@5 a2@6 a3@12"
 H6 = "a1@0 a2@4 c1@8 c2@11"
+# Ticks of one time meet: of what must not come with what ends it, at 3, and with what begins it.
+H9 = "a1@0 b1@1 c1@2 a2@10 c2@11"
+H10 = "a1@0 b1@1 c1@5 a2@10 c2@14"
 VECTORS: list[tuple[str, str, tuple[str, ...]]] = [
     ("a ; b", H1, (
         "2:(a1,b1) 2:(a2,b1) 3:(a1,b2) 3:(a2,b2)", "2:(a2,b1) 3:(a2,b2)", "2:(a1,b1) 3:(a2,b2)",
@@ -54,6 +57,9 @@ VECTORS: list[tuple[str, str, tuple[str, ...]]] = [
         "8:(a1,c1,{3,6}) 8:(a2,c1,{7})", "8:(a2,c1,{7})", "8:(a1,c1,{3,6}) 11:(a2,c2,{7,10})",
         "8:(a1,c1,{3,6}) 8:(a2,c1,{7})", "8:({a1,a2},c1,{3,6,7})",
     )),
+    ("not(plus(b, '2 us'))[a, plus(c, '1 us')]", H9, ("12:(a2,(c2,{12}))",) * 5),
+    ("not(plus(b, '2 us'))[plus(a, '3 us'), c]", H10, ("14:((a2,{13}),c2)",) * 5),
+    ("not(plus(b, '2 us'))[plus(a, '3 us'), + '4 us']", H10, ("17:((a2,{13}),{17})",) * 5),
 ]  # fmt: skip
 
 
