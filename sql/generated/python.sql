@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'b6d158d1f6c0cdaf', $python$
+('attribute_list', '9621dc3faf9df433', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'b6d158d1f6c0cdaf', $python$
+('callback_text', '9621dc3faf9df433', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'b6d158d1f6c0cdaf', $python$
+('calling', '9621dc3faf9df433', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'b6d158d1f6c0cdaf', $python$
+('composite.absence', '9621dc3faf9df433', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.contexts', 'b6d158d1f6c0cdaf', $python$
+('composite.contexts', '9621dc3faf9df433', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -600,7 +600,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'b6d158d1f6c0cdaf', $python$
+('composite.coupled', '9621dc3faf9df433', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -788,7 +788,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'b6d158d1f6c0cdaf', $python$
+('composite.definition', '9621dc3faf9df433', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1023,7 +1023,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'b6d158d1f6c0cdaf', $python$
+('composite.described', '9621dc3faf9df433', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1176,7 +1176,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'b6d158d1f6c0cdaf', $python$
+('composite.detector', '9621dc3faf9df433', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1572,7 +1572,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'b6d158d1f6c0cdaf', $python$
+('composite.entry', '9621dc3faf9df433', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1590,7 +1590,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'b6d158d1f6c0cdaf', $python$
+('composite.event_time', '9621dc3faf9df433', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1694,7 +1694,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'b6d158d1f6c0cdaf', $python$
+('composite.gathering', '9621dc3faf9df433', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1710,6 +1710,7 @@ from composite.queries import STATEMENTS, Queries
 
 EVENT_BITS = 48  # of a position; above them is the number of the batch
 KEYS_KEPT, KEY_LENGTH = 100_000, 100  # so they take 50 MB at most
+READINGS_KEPT = 2000
 NEAR, RUN = 4, 16
 
 # Where a composite event begins and ends, as points; one from elsewhere has only the time of its end.
@@ -1718,6 +1719,8 @@ Span = Optional[tuple[int, Optional[int], Optional[int]]]
 Gathered = tuple[int, int, Any, int, "Events"]
 # The same of what a neighbour has detected; its key is in it.
 PartArrival = tuple[int, int, int, "Events"]
+# For an event type, as long as it does not change: what that depends on, the queries for hits and for events.
+Reading = tuple[str, str, str]
 
 
 class Events:
@@ -1753,6 +1756,10 @@ class Events:
         return found
 
 
+WANTED = ("composites", "leaves", "after", "upto", "subjects")
+WANTED_TYPES = ["bigint[]", "integer[]", "bigint[]", "bigint[]", "bigint[]"]
+
+
 class Hits(NamedTuple):
     """Hold what a class has got in a batch: ids of events, and ranges of ids, less those to skip."""
 
@@ -1767,23 +1774,53 @@ class Hits(NamedTuple):
 
 
 def gather(
-    queries: Queries, memory: dict[str, Any], source: dict[str, Any], subjects: dict[int, Any], broker: str
+    queries: Queries, memory: dict[str, Any], sources: list[dict[str, Any]], subjects: dict[int, Any], broker: str
 ) -> None:
-    """Add the events of one event type to the composite events that they are leaves of; subjects: by their number."""
-    types = ["bigint[]", "integer[]", "bigint[]", "bigint[]", "bigint[]"]
-    wanted = [source[name] for name in ("composites", "leaves", "after", "upto", "subjects")]
-    hits = [
-        Hits(row["batch_id"], row["subjects"], row["leaves"], *(row[name] or [] for name in Hits._fields[3:]))
-        for row in queries.plan(source["hits"], types).execute(wanted)
-    ]
-    if not hits:
-        return
-    events = read_events(queries, memory, source, hits, broker)
-    for one in hits:
-        places = events.places(one)
-        base = one.batch_id << EVENT_BITS
-        for number, leaf in zip(one.subjects, one.leaves):
-            hand_over(subjects[number], leaf, base, places, events)
+    """Add the events of event types to the composite events that they are leaves of; subjects: by their number."""
+    columns = {source["type_id"]: columns_of(source, subjects) for source in sources}
+    readings = {one["type_id"]: reading_of(queries, memory, one, columns[one["type_id"]]) for one in sources}
+    found: dict[int, list[Hits]] = {}
+    # What classes have got is asked of all types at once, but for those where the moment of an event counts.
+    for query in {reading[1]: None for reading in readings.values()}:
+        alike = [source for source in sources if readings[source["type_id"]][1] == query]
+        wanted = [[value for source in alike for value in source[name]] for name in WANTED]
+        for row in queries.plan(query, WANTED_TYPES).execute(wanted):
+            lists = (row[name] or [] for name in Hits._fields[3:])
+            hits = Hits(row["batch_id"], row["subjects"], row["leaves"], *lists)
+            found.setdefault(row["type_id"], []).append(hits)
+    for source in sources:
+        number = source["type_id"]
+        if number in found:
+            events = Events(source["type"])
+            read_events(queries, memory, events, readings[number][2], columns[number], found[number])
+            add_statements(queries, events, number, broker)
+            for one in found[number]:
+                places = events.places(one)
+                base = one.batch_id << EVENT_BITS
+                for subject, leaf in zip(one.subjects, one.leaves):
+                    hand_over(subjects[subject], leaf, base, places, events)
+
+
+def columns_of(source: dict[str, Any], subjects: dict[int, Any]) -> list[tuple[str, ...]]:
+    """Return the attributes that are partition keys of the leaves of an event type, each list of them once."""
+    known = {number: subjects[number].known.columns for number in set(source["subjects"])}
+    # What neighbours detect is a leaf behind the others, and has its key in itself.
+    found = {known[n][leaf] for n, leaf in zip(source["subjects"], source["leaves"]) if leaf < len(known[n])}
+    return sorted(columns for columns in found if columns)
+
+
+def reading_of(
+    queries: Queries, memory: dict[str, Any], source: dict[str, Any], columns: list[tuple[str, ...]]
+) -> Reading:
+    """Return how an event type is read; columns: its partition keys."""
+    known: dict[tuple[int, str], Reading] = memory.setdefault("readings", {})
+    mark = (source["type_id"], json.dumps(columns))
+    found = known.get(mark)
+    if found is None or found[0] != source["version"]:
+        if len(known) > READINGS_KEPT:
+            known.clear()
+        found = known[mark] = queries.reading(*mark)
+    return found
 
 
 def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events: Events) -> None:
@@ -1807,18 +1844,17 @@ def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events:
 
 
 def read_events(
-    queries: Queries, memory: dict[str, Any], source: dict[str, Any], hits: list[Hits], broker: str
-) -> Events:
-    """Return the events of a type that somebody has got."""
-    events = Events(source["type"])
+    queries: Queries, memory: dict[str, Any], events: Events, query: str, columns: list[tuple[str, ...]],
+    hits: list[Hits],
+) -> None:  # fmt: skip
+    """Read the events of a type that somebody has got."""
     dense, ids = runs_of(sorted({one for group in hits for one in group.ids}))
     ranges = merged([*dense, *(range_ for one in hits for range_ in zip(one.lows, one.highs))])
     lows = [low for low, _ in ranges]
     if ranges:
         ids = [one for one in ids if not covered(ranges, lows, one)]
-    columns = [tuple(names) for names in source["keys"]]
     raw: list[list[str]] = [[] for _ in columns]
-    plan = queries.plan(source["events"], ["bigint[]", "bigint[]", "bigint[]"])
+    plan = queries.plan(query, ["bigint[]", "bigint[]", "bigint[]"])
     for row in plan.execute([lows, [high for _, high in ranges], ids]):
         events.ids += row["ids"]
         events.xids += row["xids"]
@@ -1837,8 +1873,6 @@ def read_events(
         fresh = {text: key_of(json.loads(text, parse_float=Decimal)) for text in set(texts).difference(known)}
         events.keys[names] = [fresh[text] if text in fresh else known[text] for text in texts]
         known.update((text, key) for text, key in fresh.items() if len(text) <= KEY_LENGTH)
-    add_statements(queries, events, source["type_id"], broker)
-    return events
 
 
 def span_of(start: Optional[str], end: Optional[str], start_time: Optional[int], end_time: Optional[int]) -> Span:
@@ -1952,7 +1986,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'b6d158d1f6c0cdaf', $python$
+('composite.graph', '9621dc3faf9df433', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2179,7 +2213,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'b6d158d1f6c0cdaf', $python$
+('composite.keys', '9621dc3faf9df433', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2255,7 +2289,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'b6d158d1f6c0cdaf', $python$
+('composite.keystate', '9621dc3faf9df433', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2398,7 +2432,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'b6d158d1f6c0cdaf', $python$
+('composite.limits', '9621dc3faf9df433', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2438,7 +2472,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', 'b6d158d1f6c0cdaf', $python$
+('composite.matching', '9621dc3faf9df433', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2508,7 +2542,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'b6d158d1f6c0cdaf', $python$
+('composite.memo', '9621dc3faf9df433', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2579,7 +2613,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'b6d158d1f6c0cdaf', $python$
+('composite.occurrences', '9621dc3faf9df433', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2668,7 +2702,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'b6d158d1f6c0cdaf', $python$
+('composite.pairing', '9621dc3faf9df433', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2752,7 +2786,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'b6d158d1f6c0cdaf', $python$
+('composite.parser', '9621dc3faf9df433', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3090,7 +3124,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'b6d158d1f6c0cdaf', $python$
+('composite.parts', '9621dc3faf9df433', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3234,7 +3268,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'b6d158d1f6c0cdaf', $python$
+('composite.points', '9621dc3faf9df433', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3358,10 +3392,11 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'b6d158d1f6c0cdaf', $python$
+('composite.queries', '9621dc3faf9df433', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
+import json
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Optional
@@ -3421,13 +3456,28 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
 join pgps_internal.event_type t on t.name = l.name"""
 
 WRITE_STEPS = """
-select * from pgps_internal.note_steps($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::text[], $6::text[],
-    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[])"""
+insert into pgps_internal.composite_step as made (composite_id, share, state_id, batch_id, ordering, heard, idle_at,
+    open, keys, detected, late, given_up, stepped_at)
+select s.composite_id, s.share, s.state_id, s.batch_id, s.ordering, s.heard, pgps_internal.moment(s.idle), s.open,
+    s.keys, s.detected, s.late, s.given_up, pgps_internal.clock()
+from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::jsonb[], $6::jsonb[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[])
+    s(composite_id, share, state_id, batch_id, ordering, heard, idle, open, keys, detected, late, given_up)
+returning made.composite_id, made.share, made.row_id"""
 
+WRITE_ERRORS = """
+update pgps_internal.composite c set last_error = n.error
+from unnest($1::bigint[], $2::text[]) n(composite_id, error)
+where c.composite_id = n.composite_id and n.error is distinct from c.last_error"""
 
 GIVEN = """
 select c.composite_id, c.given::text as given
 from pgps_internal.composite c where c.composite_id = any ($1::bigint[])"""
+
+INTERVALS = """
+select pgps_internal.interval_types()::text as value"""
+READING = """
+select r.version, r.hits, r.events from pgps_internal.reading($1, $2) r"""
 
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections)"""
@@ -3438,6 +3488,14 @@ select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends),
     i.start_point, i.end_point, i.constituents::jsonb
 from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
     unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
+# The same, with the attributes that are made of what the last parameter has.
+INSERT_MADE = """
+insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents, {names})
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends), pgps_internal.moment(i.detected),
+    i.start_point, i.end_point, i.constituents::jsonb, {values}
+from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
+    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents,
+    unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
 EVENT_IDS = """
 select array(select nextval('pgps_internal.event_id_seq') from generate_series(1, $1)) as ids"""
 RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true)"
@@ -3445,6 +3503,7 @@ DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "tex
 
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
+QUIET = "select pgps_internal.set_alarm(0), pg_sleep(0)"
 
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
 
@@ -3486,9 +3545,9 @@ class Queries:
         self.plan("select", []).execute([])
 
     def write(self, *sets: list[tuple[Any, ...]]) -> dict[tuple[int, int], int]:
-        """Write keys, open occurrences, late events and steps; return the number of the step of each share."""
+        """Write keys, open occurrences, late events, errors and steps; return the number of the step of each share."""
         found: Any = ()
-        for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
+        for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_ERRORS, WRITE_STEPS), sets):
             if rows:
                 found = self.rows(text, *(list(column) for column in zip(*rows)))
         return {(row["composite_id"], row["share"]): row["row_id"] for row in found}
@@ -3496,6 +3555,16 @@ class Queries:
     def given(self, composites: list[int]) -> dict[int, str]:
         """Return the arguments of definitions as JSON."""
         return {row["composite_id"]: row["given"] for row in self.rows(GIVEN, composites)} if composites else {}
+
+    def intervals(self) -> list[str]:
+        """Return the event types whose events have a beginning of their own."""
+        found: list[str] = json.loads(self.value(INTERVALS))
+        return found
+
+    def reading(self, type_id: int, keys: str) -> tuple[str, str, str]:
+        """Return how events of a type are read: what that depends on, the queries for hits and for events."""
+        (row,) = self.plan(READING, ["integer", "jsonb"]).execute([type_id, keys])
+        return row["version"], row["hits"], row["events"]
 
     def event_ids(self, count: int) -> list[int]:
         """Return ids for so many events, in ascending order."""
@@ -3511,9 +3580,36 @@ class Queries:
         plan.execute([ids, *columns])
         return job["owner"], job["type_id"], ids[0], ids[-1]
 
-    def publish_found(self, job: dict[str, Any], columns: list[list[Any]], bound: list[str]) -> None:
-        """Publish what was detected of a composite event whose attributes are to be evaluated, and record it."""
-        self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
+    def publish_made(
+        self, job: dict[str, Any], names: list[str], ids: list[int], columns: list[list[Any]], bound: list[str]
+    ) -> list[Statement]:
+        """Publish what was detected of a composite event with attributes of these names; return what is to be recorded.
+
+        bound: what the names in the attributes stand for. Where attributes raise, detections are published one by one.
+        """
+        quoted = [self.db.quote_ident(name) for name in names]
+        values = ", ".join(f"(i.made).{name}" for name in quoted)
+        text = INSERT_MADE.format(
+            log=job["log"], names=", ".join(quoted), values=values, composite_id=job["composite_id"]
+        )
+        plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
+        end = monotonic() + job["limit"] + len(ids) / 1000
+        try:
+            with self.db.subtransaction():
+                self.alarm(end)
+                plan.execute([ids, *columns, "[" + ", ".join(bound) + "]"])
+                self.quiet(end)
+        except self.db.SPIError as error:
+            is_late = monotonic() >= end
+            self.quiet(end)
+            if is_late:
+                hint = "Make them cheaper; see the setting dispatch_lane_timeout."
+                self.db.error("the attributes take too long", sqlstate="54000", hint=hint)
+            if is_fatal(error):
+                raise
+            self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
+            return []
+        return [(job["owner"], job["type_id"], ids[0], ids[-1])]
 
     def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""
@@ -3581,15 +3677,14 @@ class Queries:
     def quiet(self, end: Optional[float]) -> None:
         """Have it cancelled no more; a cancellation that came just before is noticed here."""
         if end is not None:
-            self.plan(ALARM, ["float8"]).execute([0.0])
-            self.plan("select pg_sleep(0)", []).execute([])
+            self.plan(QUIET, []).execute([])
 
 
 def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', 'b6d158d1f6c0cdaf', $python$
+('composite.rows', '9621dc3faf9df433', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3678,7 +3773,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'b6d158d1f6c0cdaf', $python$
+('composite.sequence', '9621dc3faf9df433', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3790,7 +3885,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'b6d158d1f6c0cdaf', $python$
+('composite.server', '9621dc3faf9df433', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3814,7 +3909,7 @@ from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
 from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Statement
 from composite.rows import HELD, KeyRow, Row
 from composite.sequence import Moment, as_found
-from composite.storing import fault_of, rows_of_keys, rows_of_open, stored, unstored
+from composite.storing import fault_of, row_of_step, rows_of_keys, rows_of_open, stored, unstored
 from composite.subjects import ROW_BYTES, Subject, keep, learn, recall, unknown_of
 from composite.told import PairTeller, tell_part, write_parts
 
@@ -3822,7 +3917,10 @@ TICKS_AT_ONCE = 20_000
 
 
 def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Take a step of each composite event of a job and publish what is detected; return whether timers are left."""
+    """Take a step of each composite event of a job and publish what is detected.
+
+    Return whether more is left, and whether one has stayed behind where the job would have it go.
+    """
     # A step makes a hundred thousand tuples and no cycles: looking for these takes a quarter of its time.
     collects = gc.isenabled()
     gc.disable()
@@ -3839,13 +3937,15 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
 
 def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Do the same, with the statements of the session."""
-    learn(memory, job, queries.given(unknown_of(memory, job["composites"])))
+    unknown = unknown_of(memory, job["composites"])
+    if unknown:
+        learn(memory, job, queries.given(unknown), queries.intervals())
     numbered = {one["subject"]: Subject(one, memory["graphs"][one["composite_id"]]) for one in job["composites"]}
     subjects = [*numbered.values()]
+    uptos = [subject.job["upto"] for subject in subjects]
     for subject in subjects:
         recall(memory, subject)
-    for source in job["types"]:
-        gather(queries, memory, source, numbered, job["broker"])
+    gather(queries, memory, job["types"], numbered, job["broker"])
     for subject in subjects:
         order(subject, job)
     load_keys(queries, subjects)
@@ -3855,7 +3955,10 @@ def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> d
         left = run(queries, subject, left)
     keep(memory, subjects, write(queries, subjects, born))
     publish(queries, subjects, job["broker"])
-    return {"more": any(subject.more for subject in subjects)}
+    return {
+        "more": any(subject.more for subject in subjects),
+        "stayed": any(subject.job["upto"] != upto for subject, upto in zip(subjects, uptos)),
+    }
 
 
 def order(subject: Subject, job: dict[str, Any]) -> None:
@@ -3868,6 +3971,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
     if subject.part_arrivals:
         subject.events += part_events(subject.part_arrivals, subject.job["parts"])
         subject.events.sort(key=position_of_event)
+    subject.leave_taken()
     subject.leave_others()
     frame = subject.known.graph.frame
     ordering = Ordering(frame.time_basis, frame.lateness)
@@ -3923,15 +4027,15 @@ def last_leaf_first(arrival: Gathered) -> tuple[int, int]:
 
 
 def limit_ticks(subject: Subject, since: Optional[int]) -> None:
-    """Let time pass only so far that a step has a bounded number of ticks before its first event, which waits."""
+    """Let time pass only so far that a step has a bounded number of ticks; what is later waits for the next step."""
     job = subject.job
     period, now = job["period"], job["now"]
+    if since is None and subject.events:
+        since = subject.events[0].time
     if period is None or since is None or not subject.by_arrival:
         return
-    first = subject.events[0].time if subject.events else now
     most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
-    if first is not None and most < first:
-        subject.leave_events()
+    if subject.leave_later(most) or (now is not None and most < now):
         job["now"] = most
         subject.more = True
 
@@ -4044,6 +4148,7 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
     keys: list[tuple[Any, ...]] = []
     opened: list[tuple[Any, ...]] = []
     late: list[tuple[Any, ...]] = []
+    errors: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
     for subject in subjects:
         changes = subject.changes
@@ -4052,43 +4157,30 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
         keys += rows_of_keys(subject, changes, born)
         opened += rows_of_open(subject, changes)
         late += [(subject.id, one.event.type, one.event.id, one.event.time, one.reason) for one in changes.late]
-        steps.append(
-            (
-                subject.id,
-                subject.share,
-                subject.state_id,
-                subject.job["upto"],
-                json.dumps(changes.ordering),
-                None if subject.heard is None else json.dumps(subject.heard),
-                subject.idle_at,
-                len(changes.opened) - len(changes.closed),
-                len(subject.keys) - before,
-                len(subject.found) + len(subject.pairs),
-                len(changes.late),
-                len(changes.given_up),
-                fault_of(changes),
-            )
-        )
-    return queries.write(keys, opened, late, steps)
+        if changes.faults:
+            errors.append((subject.id, fault_of(changes)))
+        steps.append(row_of_step(subject, changes, len(subject.keys) - before))
+    return queries.write(keys, opened, late, errors, steps)
 
 
 def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
-    """Publish what was detected, of all composite events without attributes as one publication of each owner."""
+    """Publish what was detected, of all composite events as one publication of each owner."""
     moments: dict[int, str] = {}
     told = [subject for subject in subjects if subject.pairs or subject.found]
-    plain = [subject for subject in told if not subject.job["binds"]]
-    ids = queries.event_ids(sum(subject.detections for subject in plain)) if plain else []
+    ids = queries.event_ids(sum(subject.detections for subject in told)) if told else []
     statements: list[Statement] = []
     at = 0
     for subject in told:
         columns = detected(subject, broker, moments)
+        own = ids[at : at + subject.detections]
+        at += subject.detections
         if subject.job["binds"]:
-            bound = [write_given(bind(subject.known.definition, one.occurrence)) for one in subject.found]
-            queries.publish_found(subject.job, columns, bound)
+            definition = subject.known.definition
+            bound = [write_given(bind(definition, one.occurrence)) for one in subject.found]
+            names = [one.name for one in definition.attributes]
+            statements += queries.publish_made(subject.job, names, own, columns, bound)
         else:
-            count = subject.detections
-            statements.append(queries.publish(subject.job, ids[at : at + count], columns))
-            at += count
+            statements.append(queries.publish(subject.job, own, columns))
     queries.record(statements)
 
 
@@ -4116,7 +4208,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
     return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', 'b6d158d1f6c0cdaf', $python$
+('composite.stepping', '9621dc3faf9df433', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4372,12 +4464,12 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'b6d158d1f6c0cdaf', $python$
+('composite.storing', '9621dc3faf9df433', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
 from json.encoder import encode_basestring as quoted
-from typing import Any, Optional
+from typing import Any
 
 from composite.detector import Changes
 from composite.keys import live_ranges, write_ranges
@@ -4435,10 +4527,30 @@ def rows_of_keys(subject: Subject, changes: Changes, born: int) -> list[tuple[An
     return found
 
 
-def fault_of(changes: Changes) -> Optional[str]:
-    """Return the last error of a condition."""
-    if not changes.faults:
-        return None
+def row_of_step(subject: Subject, changes: Changes, keys: int) -> tuple[Any, ...]:
+    """Return the row of a step, with the totals up to it; keys: how many more there are."""
+    job = subject.job
+    added = {
+        "open": len(changes.opened) - len(changes.closed),
+        "keys": keys,
+        "detected": subject.detections,
+        "late": len(changes.late),
+        "given_up": len(changes.given_up),
+    }
+    return (
+        subject.id,
+        subject.share,
+        subject.state_id,
+        job["upto"],
+        json.dumps(changes.ordering if subject.taken is None else changes.ordering | {"taken": subject.taken}),
+        None if subject.heard is None else json.dumps(subject.heard),
+        subject.idle_at,
+        *((job[name] or 0) + more for name, more in added.items()),
+    )
+
+
+def fault_of(changes: Changes) -> str:
+    """Return the last error of a condition; there is one."""
     last = changes.faults[-1]
     return f"{last.error} (in the filter: {last.text})"
 
@@ -4452,7 +4564,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'b6d158d1f6c0cdaf', $python$
+('composite.subjects', '9621dc3faf9df433', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4462,7 +4574,7 @@ from typing import Any, NamedTuple, Optional
 from composite.definition import Definition
 from composite.described import define_from, leaf_nodes
 from composite.detector import Changes, State
-from composite.gathering import Gathered, PartArrival
+from composite.gathering import EVENT_BITS, Gathered, PartArrival
 from composite.graph import Graph, build
 from composite.keys import share_of
 from composite.points import Event
@@ -4524,7 +4636,8 @@ class Subject:
         self.events: list[Event] = []
         self.stream: list[Any] = []
         self.ordering = job["ordering"]
-        self.frontier = 0
+        # The last event that was taken of a batch behind the last one that was taken as a whole.
+        self.taken: Optional[int] = self.ordering.get("taken") if self.ordering is not None else None
         self.keys: dict[str, dict[str, Any]] = {}
         self.loaded: list[KeyRow] = []
         self.kept: Optional[State] = None
@@ -4574,10 +4687,31 @@ class Subject:
                 for event in self.events
             ]
 
-    def leave_events(self) -> None:
-        """Leave the events to another step, and stay at the batch where this composite event is."""
-        self.events, self.arrivals, self.part_arrivals = [], [], []
-        self.job["upto"] = None
+    def leave_taken(self) -> None:
+        """Leave out the events of a batch that a step before has taken, which could not take all of it."""
+        if self.taken is not None:
+            self.events = [event for event in self.events if event.position > self.taken]
+
+    def leave_later(self, time: int) -> bool:
+        """Leave the events behind a time to another step, and stay at the batch before them; tell whether there are.
+
+        Time never goes back along the events: whatever comes behind one that is later is later. All are taken or none
+        where transactions are to be whole, and where several events stand at the point of the first.
+        """
+        place = next((i for i, event in enumerate(self.events) if event.time is not None and event.time > time), None)
+        if place is None or (place > 0 and (self.known.graph.transactional or self.part_arrivals)):
+            self.taken = None
+            return False
+        batch = self.events[place].position >> EVENT_BITS
+        self.events = self.events[:place]
+        # So no key is touched but by these.
+        self.arrivals = [arrival for arrival in self.arrivals if place and arrival[0] <= self.events[-1].position]
+        if place == 0:
+            self.part_arrivals = []
+        last = self.events[-1].position if place else self.taken
+        self.taken = last if last is not None and last >> EVENT_BITS == batch else None
+        self.job["upto"] = max(batch - 1, self.job["reached"])
+        return True
 
     @property
     def size_of_batch(self) -> int:
@@ -4632,14 +4766,17 @@ def unknown_of(memory: dict[str, Any], jobs: list[dict[str, Any]]) -> list[int]:
     return found
 
 
-def learn(memory: dict[str, Any], job: dict[str, Any], given: dict[int, str]) -> None:
-    """Make the graphs of composite events from the arguments of their definitions."""
+def learn(memory: dict[str, Any], job: dict[str, Any], given: dict[int, str], intervals: list[str]) -> None:
+    """Make the graphs of composite events from the arguments of their definitions.
+
+    intervals: event types whose events have a beginning of their own.
+    """
     for one in job["composites"]:
         text = given.pop(one["composite_id"], None)
         if text is not None:
             definition = define_from(json.loads(text))
             # What comes in parts does not end where it comes.
-            (graph,) = build([definition], [*job["intervals"], *(one["part_types"] or ())])
+            (graph,) = build([definition], [*intervals, *(one["part_types"] or ())])
             memory["graphs"][one["composite_id"]] = known_as(one["version"], definition, graph)
 
 
@@ -4651,7 +4788,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'b6d158d1f6c0cdaf', $python$
+('composite.syntax', '9621dc3faf9df433', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4756,7 +4893,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'b6d158d1f6c0cdaf', $python$
+('composite.takeover', '9621dc3faf9df433', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -4839,7 +4976,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'b6d158d1f6c0cdaf', $python$
+('composite.texts', '9621dc3faf9df433', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5042,7 +5179,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'b6d158d1f6c0cdaf', $python$
+('composite.times', '9621dc3faf9df433', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5244,7 +5381,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'b6d158d1f6c0cdaf', $python$
+('composite.told', '9621dc3faf9df433', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5323,7 +5460,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'b6d158d1f6c0cdaf', $python$
+('composite.trial', '9621dc3faf9df433', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5554,7 +5691,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'b6d158d1f6c0cdaf', $python$
+('composite.windows', '9621dc3faf9df433', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5762,7 +5899,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'b6d158d1f6c0cdaf', $python$
+('composite.wire', '9621dc3faf9df433', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5833,7 +5970,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'b6d158d1f6c0cdaf', $python$
+('filter_literals', '9621dc3faf9df433', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -5919,7 +6056,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'b6d158d1f6c0cdaf', $python$
+('filter_names', '9621dc3faf9df433', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6033,7 +6170,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'b6d158d1f6c0cdaf', $python$
+('filter_text', '9621dc3faf9df433', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6300,7 +6437,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'b6d158d1f6c0cdaf', $python$
+('in_select', '9621dc3faf9df433', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6400,7 +6537,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'b6d158d1f6c0cdaf', $python$
+('keywords', '9621dc3faf9df433', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6472,7 +6609,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'b6d158d1f6c0cdaf', $python$
+('lexer', '9621dc3faf9df433', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6818,7 +6955,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'b6d158d1f6c0cdaf', $python$
+('safe_filter', '9621dc3faf9df433', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7119,7 +7256,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'b6d158d1f6c0cdaf', $python$
+('statement_composite', '9621dc3faf9df433', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7214,7 +7351,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'b6d158d1f6c0cdaf', $python$
+('statement_reader', '9621dc3faf9df433', $python$
 """Read a statement word by word."""
 
 import re
@@ -7432,7 +7569,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'b6d158d1f6c0cdaf', $python$
+('statement_text', '9621dc3faf9df433', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7710,7 +7847,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'b6d158d1f6c0cdaf', $python$
+('token_lists', '9621dc3faf9df433', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -7944,7 +8081,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'b6d158d1f6c0cdaf', $python$
+('whole_row', '9621dc3faf9df433', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8049,7 +8186,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "b6d158d1f6c0cdaf"
+digest = "9621dc3faf9df433"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8156,7 +8293,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "b6d158d1f6c0cdaf"
+digest = "9621dc3faf9df433"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8256,7 +8393,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "b6d158d1f6c0cdaf"
+digest = "9621dc3faf9df433"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8346,7 +8483,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "b6d158d1f6c0cdaf"
+digest = "9621dc3faf9df433"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8438,7 +8575,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "b6d158d1f6c0cdaf"
+digest = "9621dc3faf9df433"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8555,7 +8692,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "b6d158d1f6c0cdaf"
+digest = "9621dc3faf9df433"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8647,7 +8784,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "b6d158d1f6c0cdaf"
+digest = "9621dc3faf9df433"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -1,6 +1,6 @@
 -- Composite events: change and reset.
 -- Locks: the turn of the creator's definitions; the row of the composite event.
--- Writes: composite, composite_key.
+-- Writes: composite, composite_key, composite_step.
 
 create or replace function pgps_internal.find_composite(caller name, name text) returns pgps_internal.composite
 language plpgsql stable
@@ -169,11 +169,14 @@ begin
     insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, live)
     select v_composite.state_id, k, 0, 0, 0, 0, '{}' from unnest(v_keys) k;
     -- A step of each share, so that no session goes on with what it has in memory.
-    perform pgps_internal.note_steps(array_agg(h.composite_id), array_agg(h.share), array_agg(v_composite.state_id),
-        null, null, null, null, array_agg(case h.share when 0 then -v_open else 0 end),
-        array_agg(case h.share when 0 then -coalesce(cardinality(v_keys), 0) else 0 end::bigint),
-        array_agg(0::bigint), array_agg(0::bigint), array_agg(0::bigint), null)
-    from pgps_internal.composite_share h where h.composite_id = v_composite.composite_id;
+    insert into pgps_internal.composite_step (composite_id, share, state_id, batch_id, ordering, heard, idle_at, open,
+        keys, detected, late, given_up, stepped_at)
+    select h.composite_id, h.share, v_composite.state_id, h.reached, coalesce((h.step).ordering, 'null'),
+        (h.step).heard, (h.step).idle_at, coalesce((h.step).open, 0) - case h.share when 0 then v_open else 0 end,
+        coalesce((h.step).keys, 0) - case h.share when 0 then coalesce(cardinality(v_keys), 0) else 0 end,
+        coalesce((h.step).detected, 0), coalesce((h.step).late, 0), coalesce((h.step).given_up, 0),
+        pgps_internal.clock()
+    from pgps_internal.share_now h where h.composite_id = v_composite.composite_id;
     return v_open;
 end
 $$;

@@ -309,7 +309,7 @@ begin
             where p.composite_id = v_composite.composite_id);
         perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace
-            and p.proname ~ format('^composite_(test_%1$s_\d+|leaf_%1$s_\d+|make_%1$s)$', v_composite.composite_id);
+            and p.proname ~ format('^composite_(test_%1$s_\d+|leaf_%1$s_\d+|ma[kd]e_%1$s)$', v_composite.composite_id);
         delete from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
         perform pgps_internal.drop_type(t) from pgps_internal.event_type t
         where t.name = any (v_parts) and t.type_id <> (drop_composites_of.event_type).type_id;

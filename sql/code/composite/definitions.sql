@@ -261,6 +261,39 @@ $write$;
 comment on function pgps_internal.asking_body() is
 'The body of the generated functions in which a composite event''s filter and attributes are evaluated, a template';
 
+create or replace function pgps_internal.making_body() returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $write$
+    -- What a user's code does is rolled back, as in pgps_internal.taken_back; here the plan of the query is kept.
+    select $body$
+            declare
+                v_events pgps_event.{name}[];
+                v_prepared text := pgps_internal.prepared();
+                v_done boolean := false;
+            begin
+                begin
+                    v_events := array(select row({attributes}, null, null, null, null, null, null)::pgps_event.{name}
+                        from pgps_internal.composite_make_{composite_id}(pgps_given) m order by m.pgps_n);
+                    v_done := true;
+                    raise exception 'take back' using errcode = 'PS001';
+                exception
+                    when sqlstate 'PS001' then
+                        if not v_done then
+                            raise;
+                        end if;
+                    when others or assert_failure or query_canceled then
+                        perform pgps_internal.forget_prepared(v_prepared);
+                        raise;
+                end;
+                perform pgps_internal.forget_prepared(v_prepared);
+                return v_events;
+            end$body$
+$write$;
+comment on function pgps_internal.making_body() is
+'The body of the generated functions that return events of a composite type with their attributes and nothing else, a
+template';
+
 create or replace function pgps_internal.pieces_of_composite(composite pgps_internal.composite)
 returns setof pgps_internal.piece
 language plpgsql stable
@@ -289,9 +322,17 @@ begin
                 (select string_agg(format(', %I %s', a ->> 'name', a ->> 'type'), '' order by o)
                 from jsonb_array_elements(v_parsed -> 'attributes') with ordinality x(a, o))),
             (pieces_of_composite.composite).owner);
+        return next pgps_internal.write_function('pgps_internal.composite_made_{composite_id}',
+            $head$(pgps_given text) returns pgps_event.{name}[]
+            language plpgsql set search_path = pg_catalog, pg_temp$head$, pgps_internal.making_body(),
+            v_names || jsonb_build_object('attributes', (
+                select string_agg(format('m.%I', a ->> 'name'), ', ' order by o)
+                from jsonb_array_elements(v_parsed -> 'attributes') with ordinality x(a, o)),
+                'name', (select quote_ident(t.name) from pgps_internal.event_type t
+                    where t.type_id = (pieces_of_composite.composite).type_id)));
     end if;
 end
 $write$;
 comment on function pgps_internal.pieces_of_composite(pgps_internal.composite) is
 'The generated functions of a composite event, which run with its owner''s rights: one for each condition of the filter,
-and one that makes the attributes';
+and one that makes the attributes; and what calls that one, with the rights of pgps';

@@ -8,7 +8,7 @@
 -- lock_timeout says, once, and then only by what reads that type (held.sql).
 -- Writes: composite, position.
 
-create or replace function pgps_internal.all_before() returns timestamptz
+create or replace function pgps_internal.all_before(last pgps_internal.batch) returns timestamptz
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
@@ -17,17 +17,33 @@ declare
 begin
     -- The clock is read first: what is committed later was not there when it showed this time, or is found waiting.
     return least(v_now, (select min(w.published_at)
-        from pgps_internal.waiting(pgps_internal.last_batch(), pgps_internal.committed_now()) w));
+        from pgps_internal.waiting(all_before.last, pgps_internal.committed_now()) w));
 end
 $$;
-comment on function pgps_internal.all_before() is
-'The time before which all that was committed has been dispatched';
+comment on function pgps_internal.all_before(pgps_internal.batch) is
+'The time before which all that was committed is in a batch up to last, which the caller goes by: what a batch has that
+came meanwhile counts as waiting';
 
 drop function if exists pgps_internal.take_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
         boolean[], timestamptz), pgps_internal.take_steps(bigint[], bigint[], boolean[], timestamptz),
     pgps_internal.try_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
         timestamptz), pgps_internal.try_steps(bigint[], bigint[], boolean[], timestamptz),
     pgps_internal.detect(integer), pgps_internal.detect(integer, boolean), pgps.detect();
+create or replace function pgps_internal.note_taken(composite_ids bigint[], uptos bigint[]) returns void
+language plpgsql
+as $$
+begin
+    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
+        acked_total, outstanding)
+    select l.subscription_id, u.upto, 9223372036854775807, u.upto, 9223372036854775807, 0, 0
+    from unnest(note_taken.composite_ids, note_taken.uptos) u(composite_id, upto)
+    join pgps_internal.composite_leaf l using (composite_id)
+    where l.subscription_id is not null;
+end
+$$;
+comment on function pgps_internal.note_taken(bigint[], bigint[]) is
+'Notes up to which batch the hidden subscriptions of composite events have taken their events';
+
 create or replace function pgps_internal.take_steps(
     composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
 ) returns boolean
@@ -38,25 +54,21 @@ declare
 begin
     v_found := pgps_internal.detect_step(pgps_internal.step_job(take_steps.composite_ids, take_steps.shares,
         take_steps.uptos, take_steps.are_last, take_steps.now)::text);
-    if exists (select from pgps_internal.composite_share h
+    if (v_found ->> 'stayed')::boolean or exists (select from pgps_internal.composite_share h
             where h.composite_id = any (take_steps.composite_ids) and h.share > 0) then
         -- One after the other, so that the last one sees how far all shares are.
         perform from pgps_internal.composite c where c.composite_id = any (take_steps.composite_ids)
             and exists (select from pgps_internal.composite_share h
                 where h.composite_id = c.composite_id and h.share > 0)
         order by c.composite_id for no key update of c;
+        perform pgps_internal.note_taken(array_agg(u.composite_id), array_agg(u.upto))
+        from (
+            select n.composite_id, min(n.batch_id) as upto
+            from pgps_internal.step_now n where n.composite_id = any (take_steps.composite_ids)
+            group by n.composite_id) u;
+    else
+        perform pgps_internal.note_taken(take_steps.composite_ids, take_steps.uptos);
     end if;
-    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
-        acked_total, outstanding)
-    select l.subscription_id, u.upto, 9223372036854775807, u.upto, 9223372036854775807, 0, 0
-    from (
-        select w.composite_id, min(case when h.shares = 1 then w.upto else (select min(n.batch_id)
-            from pgps_internal.step_now n where n.composite_id = w.composite_id) end) as upto
-        from unnest(take_steps.composite_ids, take_steps.shares, take_steps.uptos) w(composite_id, share, upto)
-        join pgps_internal.composite_share h using (composite_id, share)
-        group by w.composite_id) u
-    join pgps_internal.composite_leaf l using (composite_id)
-    where l.subscription_id is not null;
     return (v_found ->> 'more')::boolean;
 end
 $$;
@@ -151,8 +163,8 @@ declare
     v_error text;
     v_context text;
     v_more boolean := false;
-    v_runs_code boolean := (select bool_or(c.parsed -> 'conditions' <> '[]' or c.parsed -> 'attributes' <> '[]')
-        from pgps_internal.composite c where c.composite_id = any (try_steps.composite_ids));
+    v_runs_code boolean := (select bool_or(c.runs_code) from pgps_internal.composite c
+        where c.composite_id = any (try_steps.composite_ids));
     v_prepared text := case when v_runs_code then pgps_internal.prepared() end;
 begin
     begin
@@ -210,8 +222,7 @@ comment on function pgps_internal.lock_due(bigint[], integer[]) is
 'Locks shares of composite events for a step, and returns those that were free';
 
 create or replace function pgps_internal.detect_due(
-    last bigint, now timestamptz, most integer, seat integer, seats integer, late bigint, inout steps bigint,
-    out more boolean
+    last bigint, now timestamptz, most integer, seat integer, seats integer, inout steps bigint, out more boolean
 )
 language plpgsql
 as $$
@@ -223,8 +234,8 @@ declare
 begin
     if v_is_late then
         -- What another session should have done some time ago: it may be stopped, or busy.
-        v_due := pgps_internal.all_due(detect_due.late, detect_due.now - interval '5 seconds', detect_due.most, 0, 1,
-            null, null);
+        v_due := pgps_internal.all_due(pgps_internal.last_batch_before(pgps_internal.clock() - interval '5 seconds'),
+            detect_due.now - interval '5 seconds', detect_due.most, 0, 1, null, null);
     end if;
     more := false;
     if v_due.composite_ids is null then
@@ -245,18 +256,18 @@ begin
     steps := detect_due.steps + cardinality(v_due.composite_ids);
 end
 $$;
-comment on function pgps_internal.detect_due(bigint, timestamptz, integer, integer, integer, bigint, bigint) is
-'Takes one step of what a session has to do, or of what others should have done up to the batch late; more: that was not
+comment on function pgps_internal.detect_due(bigint, timestamptz, integer, integer, integer, bigint) is
+'Takes one step of what a session has to do, or of what others should have done five seconds ago; more: that was not
 all';
 
 create or replace function pgps_internal.detect(most integer, is_shared boolean, out steps bigint, out more boolean)
 language plpgsql
 as $$
 declare
-    v_last bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
-    v_now timestamptz := pgps_internal.all_before();
+    v_batch pgps_internal.batch := pgps_internal.last_batch();
+    v_last bigint := coalesce(v_batch.batch_id, 0);
+    v_now timestamptz := pgps_internal.all_before(v_batch);
     v_began timestamptz := clock_timestamp();
-    v_late bigint;
     v_seat record;
     v_step record;
 begin
@@ -265,11 +276,10 @@ begin
     if detect.is_shared then
         select t.seat, t.seats into v_seat from pgps_internal.take_seat() t;
         perform pgps_internal.share_out(v_seat.seats);
-        v_late := pgps_internal.last_batch_before(pgps_internal.clock() - interval '5 seconds');
     end if;
     loop
         select d.* into v_step from pgps_internal.detect_due(v_last, v_now, detect.most, v_seat.seat, v_seat.seats,
-            v_late, steps) d;
+            steps) d;
         steps := v_step.steps;
         more := v_step.more;
         -- What is done is kept: ticks of years would else be begun again and again. Others wait for a share.
@@ -348,7 +358,7 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 as $$
 begin
     if not exists (select from pgps_internal.composite c
-            where c.time_basis = 'event' or (c.parsed ->> 'timed')::boolean) then
+            where c.time_basis = 'event' or c.is_timed) then
         return null;
     end if;
     return (
@@ -358,7 +368,7 @@ begin
         join pgps_internal.step_now s
             on s.composite_id = c.composite_id and (s.composite_id + s.share) % t.seats = t.seat
         left join lateral (select k.due from pgps_internal.composite_key k where k.state_id = c.state_id
-            and (c.parsed ->> 'timed')::boolean and c.time_basis = 'arrival'
+            and c.is_timed and c.time_basis = 'arrival'
             and k.due >= coalesce((s.ordering ->> 'frontier')::bigint, -4611686018427387904)
             order by k.due limit 1) k on true
         where c.enabled and not c.is_held);

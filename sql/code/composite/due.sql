@@ -46,8 +46,8 @@ begin
         -- taken before, or it would come in another order.
         select s.composite_id, s.share, (s.composite).state_id, s.step, s.reached,
             least(composites_due.last, b.upto) as upto, pgps_internal.microseconds(composites_due.now) as now,
-            ((s.composite).parsed ->> 'timed')::boolean and (s.composite).time_basis = 'arrival' as is_timed,
-            (s.step).batch_id is null and ((s.composite).parsed ->> 'ticking')::boolean as is_new_clock
+            (s.composite).is_timed and (s.composite).time_basis = 'arrival' as is_timed,
+            (s.step).batch_id is null and (s.composite).is_ticking as is_new_clock
         from pgps_internal.share_now s
         left join (select b.* from pgps_internal.composite_behind b offset 0) b using (composite_id)
         where (s.composite).enabled and (s.composite).owner::text <> (s.composite).owner::oid::text
@@ -127,37 +127,25 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    return (with c as materialized (
-            select w.*, k.parsed
-            from unnest(step_types.composite_ids, step_types.reached, step_types.uptos)
-                with ordinality w(composite_id, reached, upto, subject)
-            join pgps_internal.composite k using (composite_id)
-        ),
-        leaf as (
+    return (with leaf as (
             select l.type_id, array_agg(l.composite_id order by c.subject, l.leaf) as composites,
                 array_agg(l.leaf order by c.subject, l.leaf) as leaves,
                 array_agg(c.reached order by c.subject, l.leaf) as after,
                 array_agg(c.upto order by c.subject, l.leaf) as upto,
                 array_agg(c.subject order by c.subject, l.leaf) as subjects
-            from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id
-        ),
-        key as (
-            select p ->> 'type' as name,
-                jsonb_agg(distinct p -> 'columns') filter (where p -> 'columns' <> '[]') as columns
-            from c cross join lateral jsonb_array_elements(c.parsed -> 'leaves') p group by p ->> 'type'
+            from unnest(step_types.composite_ids, step_types.reached, step_types.uptos)
+                with ordinality c(composite_id, reached, upto, subject)
+            join pgps_internal.composite_leaf l using (composite_id) group by l.type_id
         )
         select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'type_id', t.type_id,
-            'keys', k.columns, 'hits', pgps_internal.read_hits(t), 'events', pgps_internal.read_events(t, k.columns),
-            'composites', l.composites, 'leaves', l.leaves, 'after', l.after, 'upto', l.upto,
-            'subjects', l.subjects)), '[]')
-        from leaf l join pgps_internal.event_type t using (type_id)
-        left join key x on x.name = t.name
-        cross join lateral (select coalesce(x.columns, '[]') as columns) k);
+            'version', pgps_internal.reading_version(t), 'composites', l.composites, 'leaves', l.leaves,
+            'after', l.after, 'upto', l.upto, 'subjects', l.subjects)), '[]')
+        from leaf l join pgps_internal.event_type t using (type_id));
 end
 $$;
 comment on function pgps_internal.step_types(bigint[], bigint[], bigint[]) is
-'For each event type of these composite events: how its events are read, and by which leaves after which batch and up
-to which; composite events are numbered as their subjects in a step';
+'For each event type of these composite events: by which leaves it is read, after which batch and up to which, and
+whether what reads it has changed; composite events are numbered as their subjects in a step';
 
 create or replace function pgps_internal.step_job(
     composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
@@ -168,8 +156,7 @@ as $$
 #variable_conflict use_column
 begin
     return (with once as materialized (
-            select pgps_internal.interval_types() as intervals,
-                extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval) as max_time
+            select extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval) as max_time
         ),
         c as materialized (
             select (s.composite).*, s.composite as whole, s.share, s.shares, s.step, s.reached, s.has_parts,
@@ -184,13 +171,16 @@ begin
             'composites', (select json_agg(json_build_object('subject', c.subject, 'composite_id', c.composite_id,
                 'share', c.share, 'shares', c.shares, 'state_id', c.state_id, 'version', c.state_id::text,
                 'step', (c.step).row_id, 'ordering', nullif((c.step).ordering, 'null'),
-                'heard', (c.step).heard, 'upto', c.upto, 'open', (c.step).open,
-                'period', (c.parsed -> 'fastest' ->> 'period')::bigint, 'limit', o.max_time,
+                'heard', (c.step).heard, 'upto', c.upto, 'reached', c.reached, 'open', (c.step).open,
+                'keys', (c.step).keys, 'detected', (c.step).detected, 'late', (c.step).late,
+                'given_up', (c.step).given_up,
+                'period', case when c.is_timed then (c.parsed -> 'fastest' ->> 'period')::bigint end,
+                'limit', o.max_time,
                 'began', pgps_internal.microseconds(c.began_at),
                 'since', case c.start when 'now' then pgps_internal.microseconds(c.began_at) end,
                 'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
-                'timed', (c.parsed ->> 'timed')::boolean or c.time_basis = 'event',
-                'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
+                'timed', c.is_timed or c.time_basis = 'event',
+                'binds', case when c.runs_code then c.parsed -> 'attributes' <> '[]' else false end,
                 'parts', case when c.has_parts then pgps_internal.parts_of(c.whole) end,
                 'part_types', case when c.has_parts then pgps_internal.part_types(c.composite_id) end,
                 'asked', (select h.asked -> 'nodes' from pgps_internal.hosted_part h
@@ -198,11 +188,11 @@ begin
                 'type_id', c.type_id, 'owner', c.owner::oid::bigint,
                 'log', (select t.log::text from pgps_internal.event_type t where t.type_id = c.type_id),
                 'sources', case when c.has_sources then pgps_internal.sources_of(c.composite_id) end,
-                'tests', case when c.parsed -> 'conditions' <> '[]' then (select jsonb_object_agg(t ->> 'text',
+                'tests', case when c.runs_code and c.parsed -> 'conditions' <> '[]' then (
+                    select jsonb_object_agg(t ->> 'text',
                         format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o))
                     from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o)) end))
                 from c cross join once o),
-            'intervals', (select o.intervals from once o),
             'types', (select pgps_internal.step_types(array_agg(c.composite_id order by c.subject),
                 array_agg(c.reached order by c.subject), array_agg(c.upto order by c.subject)) from c)));
 end

@@ -1,5 +1,6 @@
 -- What a step reads of the log: which events of a type the leaves of composite events have got, and these events, each
--- once, whoever wants it. Generated for an event type, and run by pgps_internal.detect_step.
+-- once, whoever wants it. Generated for an event type, and run by pgps_internal.detect_step, whose session keeps it for
+-- as long as pgps_internal.reading_version says the same.
 -- Not in SQL, which would be planned anew in each step.
 -- Locks: none.
 -- Writes: nothing.
@@ -84,7 +85,7 @@ as $$
 begin
     -- A row for what a class has got in a batch: with ranges of ids it stays small however many events there are.
     return (select format($query$
-            select d.batch_id, d.subjects, d.leaves, %1$s as ids,
+            select d.type_id, d.batch_id, d.subjects, d.leaves, %1$s as ids,
                 case when d.ids is not null%2$s then array(select lower(r) from unnest(d.ids) r) end as lows,
                 case when d.ids is not null%2$s then array(select upper(r) from unnest(d.ids) r) end as highs,
                 case when not isempty(d.skip) then array(select lower(r) from unnest(d.skip) r) end as skip_lows,
@@ -109,8 +110,9 @@ begin
 end
 $$;
 comment on function pgps_internal.read_hits(pgps_internal.event_type) is
-'The query that reads which events of a type leaves have got, by batch: ids, and ranges of ids, less the ranges to skip.
-Takes arrays of composite events, leaves, after which and up to which batch, and for which subject of the step';
+'The query that reads which events leaves have got, by event type and batch: ids, and ranges of ids, less the ranges to
+skip; the same for all types none of whose leaves asks for a moment. Takes arrays of composite events, leaves, after
+which and up to which batch, and for which subject of the step';
 
 create or replace function pgps_internal.read_events(event_type pgps_internal.event_type, keys jsonb) returns text
 language plpgsql stable
@@ -154,3 +156,37 @@ $$;
 comment on function pgps_internal.read_events(pgps_internal.event_type, jsonb) is
 'The query that reads events of a type as arrays: takes the first and behind the last of ranges of ids, and ids. keys:
 lists of attributes, of which each is read as the text of an array';
+
+create or replace function pgps_internal.reading_version(event_type pgps_internal.event_type) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    return concat((reading_version.event_type).name, ' ', (reading_version.event_type).log::oid, ' ',
+        (select a.name from pgps_internal.time_attribute a where a.type_id = (reading_version.event_type).type_id), ' ',
+        (exists (select from pgps_internal.composite_leaf f where f.type_id = (reading_version.event_type).type_id
+            and f.moment is not null)), ' ',
+        (select string_agg(a.attnum || ' ' || a.attname || ' ' || a.atttypid, ' ' order by a.attnum) from pg_attribute a
+            where a.attrelid = (reading_version.event_type).endpoint and a.attnum > 0 and not a.attisdropped));
+end
+$$;
+comment on function pgps_internal.reading_version(pgps_internal.event_type) is
+'All that what pgps_internal.reading returns for a type depends on: making that takes many times as long as comparing';
+
+create or replace function pgps_internal.reading(
+    type_id integer, keys jsonb, out version text, out hits text, out events text
+)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    select pgps_internal.reading_version(t), pgps_internal.read_hits(t), pgps_internal.read_events(t, reading.keys)
+    into version, hits, events
+    from pgps_internal.event_type t where t.type_id = reading.type_id;
+end
+$$;
+comment on function pgps_internal.reading(integer, jsonb) is
+'The queries that read the events of a type for a step, and what they depend on; nulls when there is no such type. keys:
+as in pgps_internal.read_events';

@@ -85,22 +85,6 @@ comment on function pgps_internal.publish_part(pgps_internal.composite, pgps_int
 'Publishes detections of one composite event; when an attribute raises, halves the set until the one is found, which
 goes to the exception queue. Returns how many were published';
 
-create or replace function pgps_internal.write_made(
-    composite pgps_internal.composite, event_type pgps_internal.event_type
-) returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('select array(select row(%s, null, null, null, null, null, null)::pgps_event.%I
-        from pgps_internal.composite_make_%s($3) m order by m.pgps_n)',
-        (select string_agg(format('m.%I', a ->> 'name'), ', ' order by o)
-            from jsonb_array_elements((write_made.composite).parsed -> 'attributes') with ordinality x(a, o)),
-        (write_made.event_type).name, (write_made.composite).composite_id)
-$$;
-comment on function pgps_internal.write_made(pgps_internal.composite, pgps_internal.event_type) is
-'The query for an array of events of a composite type that have their attributes and nothing else; $3: what the names
-stand for in each';
-
 create or replace function pgps_internal.taken_back(
     query text, items jsonb, ids bigint[], bound text, kind anyarray
 ) returns anyarray
@@ -159,9 +143,8 @@ begin
             select i.event_id, %3$s, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends),
                 pgps_internal.moment(i.detected), i.constituents::jsonb, i.start_point, i.end_point
             from one i
-            join (select pgps_made, row_number() over () as n from unnest(pgps_internal.taken_back(%5$L, null,
-                null, format('[%%s]', array_to_string(($1).bound, ', ')), null::pgps_event.%4$I[])) pgps_made) m
-                using (n)
+            join (select pgps_made, row_number() over () as n from unnest(pgps_internal.composite_made_%4$s(
+                format('[%%s]', array_to_string(($1).bound, ', ')))) pgps_made) m using (n)
             returning event_id
         )
         select min(m.event_id), max(m.event_id), count(*) from made m$sql$, (insert_found.event_type).log,
@@ -169,8 +152,7 @@ begin
             from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
         (select string_agg(format('(m.pgps_made).%I', a ->> 'name'), ', ' order by o)
             from jsonb_array_elements(v_attributes) with ordinality x(a, o)),
-        (insert_found.event_type).name,
-        pgps_internal.write_made(insert_found.composite, insert_found.event_type))
+        (insert_found.composite).composite_id)
     using insert_found.detections into v_lo, v_hi, v_count;
     perform pgps_internal.record(array[(insert_found.event_type).type_id], array[v_lo], array[v_hi],
         (insert_found.composite).owner, null, null, null, true);

@@ -70,8 +70,9 @@ comment on function pgps_internal.share_out(integer) is
 create or replace function pgps_internal.may_divide(composite pgps_internal.composite) returns boolean
 language sql stable
 as $$
-    -- All shares are where the furthest one is: they have the same events behind them, and no timer between them.
-    select count(s.row_id) in (0, count(*)) and not exists (
+    -- All shares are where the furthest one is: they have the same events behind them, and no timer between them. None
+    -- is in the middle of a batch.
+    select count(s.row_id) in (0, count(*)) and not coalesce(bool_or(s.ordering ? 'taken'), false) and not exists (
             select from pgps_internal.composite_leaf l join pgps_internal.member m using (subscription_id)
             join pgps_internal.delivery d on d.class_id = m.class_id
                 and d.batch_id > greatest(min(s.batch_id), m.from_batch) and d.batch_id <= max(s.batch_id)

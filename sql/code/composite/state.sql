@@ -1,7 +1,7 @@
 -- What the detector keeps: steps, keys, open occurrences, in ledgers whose newest rows count. Written by
 -- pgps_internal.detect_step, and by what alters and resets.
 -- Locks: the turn of detection, until the transaction ends.
--- Writes: composite, composite_step.
+-- Writes: nothing.
 
 create or replace function pgps_internal.hold_detection() returns void
 language plpgsql
@@ -76,42 +76,6 @@ where o.serial <@ k.live or o.slot = -1 and o.start_at >= coalesce(((s.ordering 
     + case when c.lateness > interval '0' then 0 else 1 end) * 1267650600228229401496703205376, -9e60);
 comment on view pgps_internal.open_now is
 'Open occurrences that count, and events that wait for the watermark';
-
-drop function if exists pgps_internal.note_steps(bigint[], bigint[], bigint[], text[], text[], bigint[], bigint[],
-    bigint[], bigint[], bigint[], bigint[], text[]);
-create or replace function pgps_internal.note_steps(
-    composite_ids bigint[], shares integer[], state_ids bigint[], batch_ids bigint[], orderings text[], heards text[],
-    idles bigint[], opened bigint[], keys bigint[], detected bigint[], late bigint[], given_up bigint[], errors text[]
-) returns table (composite_id bigint, share integer, row_id bigint)
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-    return query
-    insert into pgps_internal.composite_step as made (composite_id, share, state_id, batch_id, ordering, heard, idle_at,
-        open, keys, detected, late, given_up, stepped_at)
-    select n.composite_id, n.share, n.state_id, coalesce(n.batch_id, s.batch_id, c.after_batch),
-        coalesce(n.ordering::jsonb, s.ordering, 'null'), coalesce(n.heard::jsonb, s.heard),
-        case when n.heard is null then s.idle_at else pgps_internal.moment(n.idle) end,
-        coalesce(s.open, 0) + n.opened, coalesce(s.keys, 0) + n.keys, coalesce(s.detected, 0) + n.detected,
-        coalesce(s.late, 0) + n.late, coalesce(s.given_up, 0) + n.given_up, pgps_internal.clock()
-    from unnest(note_steps.composite_ids, note_steps.shares, note_steps.state_ids, note_steps.batch_ids,
-        note_steps.orderings, note_steps.heards, note_steps.idles, note_steps.opened, note_steps.keys,
-        note_steps.detected, note_steps.late, note_steps.given_up)
-        n(composite_id, share, state_id, batch_id, ordering, heard, idle, opened, keys, detected, late, given_up)
-    join pgps_internal.composite c using (composite_id)
-    left join lateral (select s.* from pgps_internal.composite_step s where s.composite_id = n.composite_id
-        and s.share = n.share order by s.row_id desc limit 1) s on true
-    returning made.composite_id, made.share, made.row_id;
-    update pgps_internal.composite c set last_error = n.error
-    from unnest(note_steps.composite_ids, note_steps.errors) n(composite_id, error)
-    where c.composite_id = n.composite_id and n.error is distinct from c.last_error and n.error is not null;
-end
-$$;
-comment on function pgps_internal.note_steps(bigint[], integer[], bigint[], bigint[], text[], text[], bigint[],
-    bigint[], bigint[], bigint[], bigint[], bigint[], text[]) is
-'Writes steps of shares of composite events, their totals from what each has added; null: as before. Returns the rows';
 
 create or replace function pgps_internal.take_state_over(
     before pgps_internal.composite, after pgps_internal.composite

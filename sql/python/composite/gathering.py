@@ -13,6 +13,7 @@ from composite.queries import STATEMENTS, Queries
 
 EVENT_BITS = 48  # of a position; above them is the number of the batch
 KEYS_KEPT, KEY_LENGTH = 100_000, 100  # so they take 50 MB at most
+READINGS_KEPT = 2000
 NEAR, RUN = 4, 16
 
 # Where a composite event begins and ends, as points; one from elsewhere has only the time of its end.
@@ -21,6 +22,8 @@ Span = Optional[tuple[int, Optional[int], Optional[int]]]
 Gathered = tuple[int, int, Any, int, "Events"]
 # The same of what a neighbour has detected; its key is in it.
 PartArrival = tuple[int, int, int, "Events"]
+# For an event type, as long as it does not change: what that depends on, the queries for hits and for events.
+Reading = tuple[str, str, str]
 
 
 class Events:
@@ -56,6 +59,10 @@ class Events:
         return found
 
 
+WANTED = ("composites", "leaves", "after", "upto", "subjects")
+WANTED_TYPES = ["bigint[]", "integer[]", "bigint[]", "bigint[]", "bigint[]"]
+
+
 class Hits(NamedTuple):
     """Hold what a class has got in a batch: ids of events, and ranges of ids, less those to skip."""
 
@@ -70,23 +77,53 @@ class Hits(NamedTuple):
 
 
 def gather(
-    queries: Queries, memory: dict[str, Any], source: dict[str, Any], subjects: dict[int, Any], broker: str
+    queries: Queries, memory: dict[str, Any], sources: list[dict[str, Any]], subjects: dict[int, Any], broker: str
 ) -> None:
-    """Add the events of one event type to the composite events that they are leaves of; subjects: by their number."""
-    types = ["bigint[]", "integer[]", "bigint[]", "bigint[]", "bigint[]"]
-    wanted = [source[name] for name in ("composites", "leaves", "after", "upto", "subjects")]
-    hits = [
-        Hits(row["batch_id"], row["subjects"], row["leaves"], *(row[name] or [] for name in Hits._fields[3:]))
-        for row in queries.plan(source["hits"], types).execute(wanted)
-    ]
-    if not hits:
-        return
-    events = read_events(queries, memory, source, hits, broker)
-    for one in hits:
-        places = events.places(one)
-        base = one.batch_id << EVENT_BITS
-        for number, leaf in zip(one.subjects, one.leaves):
-            hand_over(subjects[number], leaf, base, places, events)
+    """Add the events of event types to the composite events that they are leaves of; subjects: by their number."""
+    columns = {source["type_id"]: columns_of(source, subjects) for source in sources}
+    readings = {one["type_id"]: reading_of(queries, memory, one, columns[one["type_id"]]) for one in sources}
+    found: dict[int, list[Hits]] = {}
+    # What classes have got is asked of all types at once, but for those where the moment of an event counts.
+    for query in {reading[1]: None for reading in readings.values()}:
+        alike = [source for source in sources if readings[source["type_id"]][1] == query]
+        wanted = [[value for source in alike for value in source[name]] for name in WANTED]
+        for row in queries.plan(query, WANTED_TYPES).execute(wanted):
+            lists = (row[name] or [] for name in Hits._fields[3:])
+            hits = Hits(row["batch_id"], row["subjects"], row["leaves"], *lists)
+            found.setdefault(row["type_id"], []).append(hits)
+    for source in sources:
+        number = source["type_id"]
+        if number in found:
+            events = Events(source["type"])
+            read_events(queries, memory, events, readings[number][2], columns[number], found[number])
+            add_statements(queries, events, number, broker)
+            for one in found[number]:
+                places = events.places(one)
+                base = one.batch_id << EVENT_BITS
+                for subject, leaf in zip(one.subjects, one.leaves):
+                    hand_over(subjects[subject], leaf, base, places, events)
+
+
+def columns_of(source: dict[str, Any], subjects: dict[int, Any]) -> list[tuple[str, ...]]:
+    """Return the attributes that are partition keys of the leaves of an event type, each list of them once."""
+    known = {number: subjects[number].known.columns for number in set(source["subjects"])}
+    # What neighbours detect is a leaf behind the others, and has its key in itself.
+    found = {known[n][leaf] for n, leaf in zip(source["subjects"], source["leaves"]) if leaf < len(known[n])}
+    return sorted(columns for columns in found if columns)
+
+
+def reading_of(
+    queries: Queries, memory: dict[str, Any], source: dict[str, Any], columns: list[tuple[str, ...]]
+) -> Reading:
+    """Return how an event type is read; columns: its partition keys."""
+    known: dict[tuple[int, str], Reading] = memory.setdefault("readings", {})
+    mark = (source["type_id"], json.dumps(columns))
+    found = known.get(mark)
+    if found is None or found[0] != source["version"]:
+        if len(known) > READINGS_KEPT:
+            known.clear()
+        found = known[mark] = queries.reading(*mark)
+    return found
 
 
 def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events: Events) -> None:
@@ -110,18 +147,17 @@ def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events:
 
 
 def read_events(
-    queries: Queries, memory: dict[str, Any], source: dict[str, Any], hits: list[Hits], broker: str
-) -> Events:
-    """Return the events of a type that somebody has got."""
-    events = Events(source["type"])
+    queries: Queries, memory: dict[str, Any], events: Events, query: str, columns: list[tuple[str, ...]],
+    hits: list[Hits],
+) -> None:  # fmt: skip
+    """Read the events of a type that somebody has got."""
     dense, ids = runs_of(sorted({one for group in hits for one in group.ids}))
     ranges = merged([*dense, *(range_ for one in hits for range_ in zip(one.lows, one.highs))])
     lows = [low for low, _ in ranges]
     if ranges:
         ids = [one for one in ids if not covered(ranges, lows, one)]
-    columns = [tuple(names) for names in source["keys"]]
     raw: list[list[str]] = [[] for _ in columns]
-    plan = queries.plan(source["events"], ["bigint[]", "bigint[]", "bigint[]"])
+    plan = queries.plan(query, ["bigint[]", "bigint[]", "bigint[]"])
     for row in plan.execute([lows, [high for _, high in ranges], ids]):
         events.ids += row["ids"]
         events.xids += row["xids"]
@@ -140,8 +176,6 @@ def read_events(
         fresh = {text: key_of(json.loads(text, parse_float=Decimal)) for text in set(texts).difference(known)}
         events.keys[names] = [fresh[text] if text in fresh else known[text] for text in texts]
         known.update((text, key) for text, key in fresh.items() if len(text) <= KEY_LENGTH)
-    add_statements(queries, events, source["type_id"], broker)
-    return events
 
 
 def span_of(start: Optional[str], end: Optional[str], start_time: Optional[int], end_time: Optional[int]) -> Span:

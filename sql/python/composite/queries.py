@@ -1,6 +1,7 @@
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
+import json
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Optional
@@ -60,13 +61,28 @@ from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
 join pgps_internal.event_type t on t.name = l.name"""
 
 WRITE_STEPS = """
-select * from pgps_internal.note_steps($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::text[], $6::text[],
-    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[])"""
+insert into pgps_internal.composite_step as made (composite_id, share, state_id, batch_id, ordering, heard, idle_at,
+    open, keys, detected, late, given_up, stepped_at)
+select s.composite_id, s.share, s.state_id, s.batch_id, s.ordering, s.heard, pgps_internal.moment(s.idle), s.open,
+    s.keys, s.detected, s.late, s.given_up, pgps_internal.clock()
+from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::jsonb[], $6::jsonb[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[])
+    s(composite_id, share, state_id, batch_id, ordering, heard, idle, open, keys, detected, late, given_up)
+returning made.composite_id, made.share, made.row_id"""
 
+WRITE_ERRORS = """
+update pgps_internal.composite c set last_error = n.error
+from unnest($1::bigint[], $2::text[]) n(composite_id, error)
+where c.composite_id = n.composite_id and n.error is distinct from c.last_error"""
 
 GIVEN = """
 select c.composite_id, c.given::text as given
 from pgps_internal.composite c where c.composite_id = any ($1::bigint[])"""
+
+INTERVALS = """
+select pgps_internal.interval_types()::text as value"""
+READING = """
+select r.version, r.hits, r.events from pgps_internal.reading($1, $2) r"""
 
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections)"""
@@ -77,6 +93,14 @@ select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends),
     i.start_point, i.end_point, i.constituents::jsonb
 from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
     unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
+# The same, with the attributes that are made of what the last parameter has.
+INSERT_MADE = """
+insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents, {names})
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends), pgps_internal.moment(i.detected),
+    i.start_point, i.end_point, i.constituents::jsonb, {values}
+from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
+    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents,
+    unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
 EVENT_IDS = """
 select array(select nextval('pgps_internal.event_id_seq') from generate_series(1, $1)) as ids"""
 RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true)"
@@ -84,6 +108,7 @@ DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "tex
 
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
+QUIET = "select pgps_internal.set_alarm(0), pg_sleep(0)"
 
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
 
@@ -125,9 +150,9 @@ class Queries:
         self.plan("select", []).execute([])
 
     def write(self, *sets: list[tuple[Any, ...]]) -> dict[tuple[int, int], int]:
-        """Write keys, open occurrences, late events and steps; return the number of the step of each share."""
+        """Write keys, open occurrences, late events, errors and steps; return the number of the step of each share."""
         found: Any = ()
-        for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
+        for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_ERRORS, WRITE_STEPS), sets):
             if rows:
                 found = self.rows(text, *(list(column) for column in zip(*rows)))
         return {(row["composite_id"], row["share"]): row["row_id"] for row in found}
@@ -135,6 +160,16 @@ class Queries:
     def given(self, composites: list[int]) -> dict[int, str]:
         """Return the arguments of definitions as JSON."""
         return {row["composite_id"]: row["given"] for row in self.rows(GIVEN, composites)} if composites else {}
+
+    def intervals(self) -> list[str]:
+        """Return the event types whose events have a beginning of their own."""
+        found: list[str] = json.loads(self.value(INTERVALS))
+        return found
+
+    def reading(self, type_id: int, keys: str) -> tuple[str, str, str]:
+        """Return how events of a type are read: what that depends on, the queries for hits and for events."""
+        (row,) = self.plan(READING, ["integer", "jsonb"]).execute([type_id, keys])
+        return row["version"], row["hits"], row["events"]
 
     def event_ids(self, count: int) -> list[int]:
         """Return ids for so many events, in ascending order."""
@@ -150,9 +185,36 @@ class Queries:
         plan.execute([ids, *columns])
         return job["owner"], job["type_id"], ids[0], ids[-1]
 
-    def publish_found(self, job: dict[str, Any], columns: list[list[Any]], bound: list[str]) -> None:
-        """Publish what was detected of a composite event whose attributes are to be evaluated, and record it."""
-        self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
+    def publish_made(
+        self, job: dict[str, Any], names: list[str], ids: list[int], columns: list[list[Any]], bound: list[str]
+    ) -> list[Statement]:
+        """Publish what was detected of a composite event with attributes of these names; return what is to be recorded.
+
+        bound: what the names in the attributes stand for. Where attributes raise, detections are published one by one.
+        """
+        quoted = [self.db.quote_ident(name) for name in names]
+        values = ", ".join(f"(i.made).{name}" for name in quoted)
+        text = INSERT_MADE.format(
+            log=job["log"], names=", ".join(quoted), values=values, composite_id=job["composite_id"]
+        )
+        plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
+        end = monotonic() + job["limit"] + len(ids) / 1000
+        try:
+            with self.db.subtransaction():
+                self.alarm(end)
+                plan.execute([ids, *columns, "[" + ", ".join(bound) + "]"])
+                self.quiet(end)
+        except self.db.SPIError as error:
+            is_late = monotonic() >= end
+            self.quiet(end)
+            if is_late:
+                hint = "Make them cheaper; see the setting dispatch_lane_timeout."
+                self.db.error("the attributes take too long", sqlstate="54000", hint=hint)
+            if is_fatal(error):
+                raise
+            self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
+            return []
+        return [(job["owner"], job["type_id"], ids[0], ids[-1])]
 
     def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""
@@ -220,8 +282,7 @@ class Queries:
     def quiet(self, end: Optional[float]) -> None:
         """Have it cancelled no more; a cancellation that came just before is noticed here."""
         if end is not None:
-            self.plan(ALARM, ["float8"]).execute([0.0])
-            self.plan("select pg_sleep(0)", []).execute([])
+            self.plan(QUIET, []).execute([])
 
 
 def is_fatal(error: Any) -> bool:

@@ -21,7 +21,7 @@ from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
 from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Statement
 from composite.rows import HELD, KeyRow, Row
 from composite.sequence import Moment, as_found
-from composite.storing import fault_of, rows_of_keys, rows_of_open, stored, unstored
+from composite.storing import fault_of, row_of_step, rows_of_keys, rows_of_open, stored, unstored
 from composite.subjects import ROW_BYTES, Subject, keep, learn, recall, unknown_of
 from composite.told import PairTeller, tell_part, write_parts
 
@@ -29,7 +29,10 @@ TICKS_AT_ONCE = 20_000
 
 
 def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Take a step of each composite event of a job and publish what is detected; return whether timers are left."""
+    """Take a step of each composite event of a job and publish what is detected.
+
+    Return whether more is left, and whether one has stayed behind where the job would have it go.
+    """
     # A step makes a hundred thousand tuples and no cycles: looking for these takes a quarter of its time.
     collects = gc.isenabled()
     gc.disable()
@@ -46,13 +49,15 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
 
 def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Do the same, with the statements of the session."""
-    learn(memory, job, queries.given(unknown_of(memory, job["composites"])))
+    unknown = unknown_of(memory, job["composites"])
+    if unknown:
+        learn(memory, job, queries.given(unknown), queries.intervals())
     numbered = {one["subject"]: Subject(one, memory["graphs"][one["composite_id"]]) for one in job["composites"]}
     subjects = [*numbered.values()]
+    uptos = [subject.job["upto"] for subject in subjects]
     for subject in subjects:
         recall(memory, subject)
-    for source in job["types"]:
-        gather(queries, memory, source, numbered, job["broker"])
+    gather(queries, memory, job["types"], numbered, job["broker"])
     for subject in subjects:
         order(subject, job)
     load_keys(queries, subjects)
@@ -62,7 +67,10 @@ def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> d
         left = run(queries, subject, left)
     keep(memory, subjects, write(queries, subjects, born))
     publish(queries, subjects, job["broker"])
-    return {"more": any(subject.more for subject in subjects)}
+    return {
+        "more": any(subject.more for subject in subjects),
+        "stayed": any(subject.job["upto"] != upto for subject, upto in zip(subjects, uptos)),
+    }
 
 
 def order(subject: Subject, job: dict[str, Any]) -> None:
@@ -75,6 +83,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
     if subject.part_arrivals:
         subject.events += part_events(subject.part_arrivals, subject.job["parts"])
         subject.events.sort(key=position_of_event)
+    subject.leave_taken()
     subject.leave_others()
     frame = subject.known.graph.frame
     ordering = Ordering(frame.time_basis, frame.lateness)
@@ -130,15 +139,15 @@ def last_leaf_first(arrival: Gathered) -> tuple[int, int]:
 
 
 def limit_ticks(subject: Subject, since: Optional[int]) -> None:
-    """Let time pass only so far that a step has a bounded number of ticks before its first event, which waits."""
+    """Let time pass only so far that a step has a bounded number of ticks; what is later waits for the next step."""
     job = subject.job
     period, now = job["period"], job["now"]
+    if since is None and subject.events:
+        since = subject.events[0].time
     if period is None or since is None or not subject.by_arrival:
         return
-    first = subject.events[0].time if subject.events else now
     most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
-    if first is not None and most < first:
-        subject.leave_events()
+    if subject.leave_later(most) or (now is not None and most < now):
         job["now"] = most
         subject.more = True
 
@@ -251,6 +260,7 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
     keys: list[tuple[Any, ...]] = []
     opened: list[tuple[Any, ...]] = []
     late: list[tuple[Any, ...]] = []
+    errors: list[tuple[Any, ...]] = []
     steps: list[tuple[Any, ...]] = []
     for subject in subjects:
         changes = subject.changes
@@ -259,43 +269,30 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
         keys += rows_of_keys(subject, changes, born)
         opened += rows_of_open(subject, changes)
         late += [(subject.id, one.event.type, one.event.id, one.event.time, one.reason) for one in changes.late]
-        steps.append(
-            (
-                subject.id,
-                subject.share,
-                subject.state_id,
-                subject.job["upto"],
-                json.dumps(changes.ordering),
-                None if subject.heard is None else json.dumps(subject.heard),
-                subject.idle_at,
-                len(changes.opened) - len(changes.closed),
-                len(subject.keys) - before,
-                len(subject.found) + len(subject.pairs),
-                len(changes.late),
-                len(changes.given_up),
-                fault_of(changes),
-            )
-        )
-    return queries.write(keys, opened, late, steps)
+        if changes.faults:
+            errors.append((subject.id, fault_of(changes)))
+        steps.append(row_of_step(subject, changes, len(subject.keys) - before))
+    return queries.write(keys, opened, late, errors, steps)
 
 
 def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
-    """Publish what was detected, of all composite events without attributes as one publication of each owner."""
+    """Publish what was detected, of all composite events as one publication of each owner."""
     moments: dict[int, str] = {}
     told = [subject for subject in subjects if subject.pairs or subject.found]
-    plain = [subject for subject in told if not subject.job["binds"]]
-    ids = queries.event_ids(sum(subject.detections for subject in plain)) if plain else []
+    ids = queries.event_ids(sum(subject.detections for subject in told)) if told else []
     statements: list[Statement] = []
     at = 0
     for subject in told:
         columns = detected(subject, broker, moments)
+        own = ids[at : at + subject.detections]
+        at += subject.detections
         if subject.job["binds"]:
-            bound = [write_given(bind(subject.known.definition, one.occurrence)) for one in subject.found]
-            queries.publish_found(subject.job, columns, bound)
+            definition = subject.known.definition
+            bound = [write_given(bind(definition, one.occurrence)) for one in subject.found]
+            names = [one.name for one in definition.attributes]
+            statements += queries.publish_made(subject.job, names, own, columns, bound)
         else:
-            count = subject.detections
-            statements.append(queries.publish(subject.job, ids[at : at + count], columns))
-            at += count
+            statements.append(queries.publish(subject.job, own, columns))
     queries.record(statements)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from json.encoder import encode_basestring as quoted
-from typing import Any, Optional
+from typing import Any
 
 from composite.detector import Changes
 from composite.keys import live_ranges, write_ranges
@@ -60,10 +60,30 @@ def rows_of_keys(subject: Subject, changes: Changes, born: int) -> list[tuple[An
     return found
 
 
-def fault_of(changes: Changes) -> Optional[str]:
-    """Return the last error of a condition."""
-    if not changes.faults:
-        return None
+def row_of_step(subject: Subject, changes: Changes, keys: int) -> tuple[Any, ...]:
+    """Return the row of a step, with the totals up to it; keys: how many more there are."""
+    job = subject.job
+    added = {
+        "open": len(changes.opened) - len(changes.closed),
+        "keys": keys,
+        "detected": subject.detections,
+        "late": len(changes.late),
+        "given_up": len(changes.given_up),
+    }
+    return (
+        subject.id,
+        subject.share,
+        subject.state_id,
+        job["upto"],
+        json.dumps(changes.ordering if subject.taken is None else changes.ordering | {"taken": subject.taken}),
+        None if subject.heard is None else json.dumps(subject.heard),
+        subject.idle_at,
+        *((job[name] or 0) + more for name, more in added.items()),
+    )
+
+
+def fault_of(changes: Changes) -> str:
+    """Return the last error of a condition; there is one."""
     last = changes.faults[-1]
     return f"{last.error} (in the filter: {last.text})"
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 from composite.definition import Definition
 from composite.described import define_from, leaf_nodes
 from composite.detector import Changes, State
-from composite.gathering import Gathered, PartArrival
+from composite.gathering import EVENT_BITS, Gathered, PartArrival
 from composite.graph import Graph, build
 from composite.keys import share_of
 from composite.points import Event
@@ -69,7 +69,8 @@ class Subject:
         self.events: list[Event] = []
         self.stream: list[Any] = []
         self.ordering = job["ordering"]
-        self.frontier = 0
+        # The last event that was taken of a batch behind the last one that was taken as a whole.
+        self.taken: Optional[int] = self.ordering.get("taken") if self.ordering is not None else None
         self.keys: dict[str, dict[str, Any]] = {}
         self.loaded: list[KeyRow] = []
         self.kept: Optional[State] = None
@@ -119,10 +120,31 @@ class Subject:
                 for event in self.events
             ]
 
-    def leave_events(self) -> None:
-        """Leave the events to another step, and stay at the batch where this composite event is."""
-        self.events, self.arrivals, self.part_arrivals = [], [], []
-        self.job["upto"] = None
+    def leave_taken(self) -> None:
+        """Leave out the events of a batch that a step before has taken, which could not take all of it."""
+        if self.taken is not None:
+            self.events = [event for event in self.events if event.position > self.taken]
+
+    def leave_later(self, time: int) -> bool:
+        """Leave the events behind a time to another step, and stay at the batch before them; tell whether there are.
+
+        Time never goes back along the events: whatever comes behind one that is later is later. All are taken or none
+        where transactions are to be whole, and where several events stand at the point of the first.
+        """
+        place = next((i for i, event in enumerate(self.events) if event.time is not None and event.time > time), None)
+        if place is None or (place > 0 and (self.known.graph.transactional or self.part_arrivals)):
+            self.taken = None
+            return False
+        batch = self.events[place].position >> EVENT_BITS
+        self.events = self.events[:place]
+        # So no key is touched but by these.
+        self.arrivals = [arrival for arrival in self.arrivals if place and arrival[0] <= self.events[-1].position]
+        if place == 0:
+            self.part_arrivals = []
+        last = self.events[-1].position if place else self.taken
+        self.taken = last if last is not None and last >> EVENT_BITS == batch else None
+        self.job["upto"] = max(batch - 1, self.job["reached"])
+        return True
 
     @property
     def size_of_batch(self) -> int:
@@ -177,14 +199,17 @@ def unknown_of(memory: dict[str, Any], jobs: list[dict[str, Any]]) -> list[int]:
     return found
 
 
-def learn(memory: dict[str, Any], job: dict[str, Any], given: dict[int, str]) -> None:
-    """Make the graphs of composite events from the arguments of their definitions."""
+def learn(memory: dict[str, Any], job: dict[str, Any], given: dict[int, str], intervals: list[str]) -> None:
+    """Make the graphs of composite events from the arguments of their definitions.
+
+    intervals: event types whose events have a beginning of their own.
+    """
     for one in job["composites"]:
         text = given.pop(one["composite_id"], None)
         if text is not None:
             definition = define_from(json.loads(text))
             # What comes in parts does not end where it comes.
-            (graph,) = build([definition], [*job["intervals"], *(one["part_types"] or ())])
+            (graph,) = build([definition], [*intervals, *(one["part_types"] or ())])
             memory["graphs"][one["composite_id"]] = known_as(one["version"], definition, graph)
 
 

@@ -194,6 +194,60 @@ def test_ticks_of_a_long_past_before_an_event_come_in_steps_too(broker: psycopg.
     assert value(broker, steps, [taken]) >= 3
 
 
+def test_ticks_between_the_events_of_one_batch_come_in_steps_and_nothing_of_it_counts_as_taken_before(
+    broker: psycopg.Connection, clock: Clock
+) -> None:
+    began = value(broker, "select pgps._clock()").replace(microsecond=5000)
+    clock.set(began)
+    call(broker, "create_composite_event", "tick", "P(a, '10 ms', b)", context="chronicle", auditable=True)
+    publish(broker, "b")
+    for kind, after in (("a", 0.0), ("b", 450.0), ("a", 450.0), ("b", 900.0), ("a", 900.0)):
+        clock.set(began + timedelta(seconds=after))
+        rows(broker, f"insert into pgps_event.{kind} (k) values (1)")
+    clock.set(began + timedelta(seconds=900, milliseconds=15))
+    before = value(broker, "select (pgps_internal.last_batch()).batch_id")
+    assert value(broker, "select pgps.dispatch_batch()") == 5
+    step = (
+        "select more from pgps_internal.detect_due((pgps_internal.last_batch()).batch_id, pgps_internal.clock(), 20000,"
+        " 0, 1, 0)"
+    )
+    taken = (
+        "select min(p.acked_batch) from pgps_internal.composite_leaf l join pgps_internal.composite c"
+        " using (composite_id) join pgps_internal.event_type t on t.type_id = c.type_id"
+        " cross join lateral (select max(p.acked_batch) as acked_batch from pgps_internal.position p"
+        " where p.subscription_id = l.subscription_id) p where t.name = 'tick'"
+    )
+    steps = 1
+    while value(broker, step):
+        assert value(broker, taken) <= before
+        steps += 1
+    assert steps >= 5
+    assert value(broker, taken) == before + 1
+    publish(broker)
+    seen = "select count(*), count(distinct detected_at), min(detected_at), max(detected_at) from pgps_queue.tick_in"
+    # None at the time of an event that closes a window; one after the event that opens the last.
+    ticks = timedelta(milliseconds=10)
+    wanted = 2 * 44_999 + 1
+    assert rows(broker, seen) == [(wanted, wanted, began + ticks, began + timedelta(seconds=900) + ticks)]
+
+
+def test_no_timer_fires_before_an_event_that_is_dispatched_while_a_session_looks(
+    broker: psycopg.Connection, clock: Clock
+) -> None:
+    began = value(broker, "select pgps._clock()")
+    clock.set(began)
+    publish(broker, "b")
+    clock.set(began + timedelta(seconds=5))
+    rows(broker, "insert into pgps_event.b (k) values (1)")
+    clock.set(began + timedelta(seconds=9))
+    before = "select pgps_internal.all_before(b) from pgps_internal.batch b order by b.batch_id limit 1"
+    assert value(broker, before) == began + timedelta(seconds=5)
+    # What it will take ends with the batch that it has seen: the event of the next one is still to come.
+    assert value(broker, "select pgps.dispatch_batch()") == 1
+    assert value(broker, before) == began + timedelta(seconds=5)
+    assert value(broker, "select pgps_internal.all_before(pgps_internal.last_batch())") == began + timedelta(seconds=9)
+
+
 def test_a_time_in_a_far_future_suspends_what_would_tick_up_to_it(connect: Connect, own_database: str) -> None:
     broker = connect(dsn=own_database)
     make_type(broker, "dated", "at timestamptz")

@@ -1,0 +1,12 @@
+"""A step of a composite event asks less of its definition."""
+
+from pgps.install import run_sql
+
+revision = "0028"
+down_revision = "0027"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    run_sql("schema/0028_steps.sql")
