@@ -30,7 +30,7 @@
 \ir schema/0026_fewer.sql
 \ir schema/0027_places.sql
 \ir schema/0028_recounts.sql
-\ir schema/0028_steps.sql
+\ir schema/0029_steps.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql

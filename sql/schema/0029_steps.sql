@@ -17,5 +17,5 @@ drop function if exists pgps_internal.write_made(pgps_internal.composite, pgps_i
 drop function if exists pgps_internal.note_steps(bigint[], integer[], bigint[], bigint[], text[], text[], bigint[],
     bigint[], bigint[], bigint[], bigint[], bigint[], text[]);
 
-insert into pgps_internal.installation (key, value) values ('schema_revision', '0028')
+insert into pgps_internal.installation (key, value) values ('schema_revision', '0029')
 on conflict (key) do update set value = excluded.value;

@@ -2,11 +2,11 @@
 
 from pgps.install import run_sql
 
-revision = "0028"
-down_revision = "0027"
+revision = "0029"
+down_revision = "0028"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    run_sql("schema/0028_steps.sql")
+    run_sql("schema/0029_steps.sql")
