@@ -31,6 +31,7 @@
 \ir schema/0027_places.sql
 \ir schema/0028_recounts.sql
 \ir schema/0029_steps.sql
+\ir schema/0030_plain.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -268,6 +269,7 @@
 \ir code/units/send.sql
 \ir code/units/at_hand.sql
 \ir code/units/queue.sql
+\ir code/units/commit_simply.sql
 \ir code/units/receive_simply.sql
 \ir code/units/send_simply.sql
 \ir code/units/hold.sql

@@ -15,12 +15,20 @@ as $$
 declare
     v_row pgps.received_message;
 begin
+    -- Without args: what calls mostly are, in columns of their own, which cost less than JSON.
     case new.verb
-        when 'send' then v_row := pgps_internal.send_message(new.caller, new.args, new.message);
-        when 'receive' then v_row := pgps_internal.receive_message(new.caller, new.args);
+        when 'send' then
+            v_row := case when new.args is null then pgps_internal.send_plain(new.caller, new.conversation,
+                    new.service, new.option, new.message)
+                else pgps_internal.send_message(new.caller, new.args, new.message) end;
+        when 'receive' then
+            v_row := case when new.args is null then pgps_internal.receive_plain(new.caller, new.conversation,
+                    new.option)
+                else pgps_internal.receive_message(new.caller, new.args) end;
         when 'end' then v_row := pgps_internal.end_conversation(new.caller, new.args);
         when 'syncpoint' then
-            new.result := pgps_internal.sync_units(new.caller, new.args);
+            new.result := case when new.args is null then pgps_internal.sync_plain(new.caller, new.uow_id)
+                else pgps_internal.sync_units(new.caller, new.args) end;
             return new;
         else
             raise exception 'unknown call "%"', new.verb using errcode = '22023',
@@ -36,19 +44,15 @@ $$;
 comment on function pgps_internal.enter_unit() is
 'Runs a verb about units of work for whoever inserts into pgps_entry.unit_calls';
 
-do $$
-begin
-    if to_regclass('pgps_entry.unit_calls') is null then
-        create view pgps_entry.unit_calls as
-        select null::text as verb, null::jsonb as args, null::bytea as message, null::name as caller,
-            null::pgps.received_message[] as result where false;
-        alter view pgps_entry.unit_calls alter column caller set default current_user;
-        create trigger enter instead of insert on pgps_entry.unit_calls
-        for each row execute function pgps_internal.enter_unit();
-        grant insert (verb, args, message), select (result) on pgps_entry.unit_calls to public;
-    end if;
-end
-$$;
+create or replace view pgps_entry.unit_calls as
+select null::text as verb, null::jsonb as args, null::bytea as message, null::name as caller,
+    null::pgps.received_message[] as result, null::text as conversation, null::text as service, null::text as option,
+    null::text as uow_id where false;
+alter view pgps_entry.unit_calls alter column caller set default current_user;
+create or replace trigger enter instead of insert on pgps_entry.unit_calls
+for each row execute function pgps_internal.enter_unit();
+grant insert (verb, args, message, conversation, service, option, uow_id), select (result)
+on pgps_entry.unit_calls to public;
 comment on view pgps_entry.unit_calls is 'The way in of the functions about units of work; see pgps._call';
 
 create or replace function pgps.logon(token text = null) returns void
@@ -156,11 +160,16 @@ begin
     if pg_catalog.current_setting('transaction_read_only') = 'on' then
         perform pgps._refuse_read_only();
     end if;
-    insert into pgps_entry.unit_calls (verb, args, message)
-    values ('send', pg_catalog.jsonb_build_object(
-        'conversation', $2, 'to_service', $3, 'option', $4, 'store', $5, 'lifetime', $6,
-        'status_lifetime', $7, 'user_status', $8, 'session', $9), $1)
-    returning result into v_rows;
+    if $5 = 'off' and $6 is null and $7 = 0 and $8 is null and $9 is null then
+        insert into pgps_entry.unit_calls (verb, conversation, service, option, message)
+        values ('send', $2, $3, $4, $1) returning result into v_rows;
+    else
+        insert into pgps_entry.unit_calls (verb, args, message)
+        values ('send', pg_catalog.jsonb_build_object(
+            'conversation', $2, 'to_service', $3, 'option', $4, 'store', $5, 'lifetime', $6,
+            'status_lifetime', $7, 'user_status', $8, 'session', $9), $1)
+        returning result into v_rows;
+    end if;
     if v_rows is not null then
         foreach v_row in array v_rows loop
             return next (v_row.uow_id, v_row.conversation, v_row.status, v_row.user_status, v_row.class,
@@ -195,11 +204,16 @@ begin
     if pg_catalog.current_setting('transaction_read_only') = 'on' then
         perform pgps._refuse_read_only();
     end if;
-    insert into pgps_entry.unit_calls (verb, args)
-    values ('receive', pg_catalog.jsonb_build_object(
-        'conversation', $1, 'option', $2, 'class', $3, 'server', $4, 'service', $5, 'user_status', $6,
-        'session', $7))
-    returning result into v_rows;
+    if $3 is null and $4 is null and $5 is null and $6 is null and $7 is null then
+        insert into pgps_entry.unit_calls (verb, conversation, option)
+        values ('receive', $1, $2) returning result into v_rows;
+    else
+        insert into pgps_entry.unit_calls (verb, args)
+        values ('receive', pg_catalog.jsonb_build_object(
+            'conversation', $1, 'option', $2, 'class', $3, 'server', $4, 'service', $5, 'user_status', $6,
+            'session', $7))
+        returning result into v_rows;
+    end if;
     if v_rows is not null then
         return next v_rows[1];
     end if;
@@ -233,6 +247,8 @@ begin
         v_rows := pgps._look_up_unit(
             (select o.secret from pgps_entry.own_sessions o where o.session_id = coalesce($5, pgps._my_session())),
             pg_catalog.jsonb_build_object('option', $1, 'uow_id', $2, 'conversation', $3, 'session', $5));
+    elsif $1 = 'commit' and $3 is null and $4 is null and $5 is null then
+        insert into pgps_entry.unit_calls (verb, uow_id) values ('syncpoint', $2) returning result into v_rows;
     else
         insert into pgps_entry.unit_calls (verb, args)
         values ('syncpoint', pg_catalog.jsonb_build_object(

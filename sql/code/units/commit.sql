@@ -2,6 +2,13 @@
 -- Locks: the conversation, when what is sent is committed with it.
 -- Writes: conversation, unit, unit_commit, unit_message, unit_note.
 
+create or replace view pgps_internal.message_of_unit as
+select u.unit_no, 1 as number, u.message from pgps_internal.unit u where u.message is not null
+union all
+select m.unit_no, m.number, m.message from pgps_internal.unit_message m;
+comment on view pgps_internal.message_of_unit is
+'The messages of units, which have the first one in their row, unless it came from another broker';
+
 create or replace function pgps_internal.note_user_status(unit_no bigint, user_status text) returns void
 language plpgsql
 as $$
@@ -42,7 +49,7 @@ comment on function pgps_internal.begin_conversation(pgps_internal.speaker, pgps
 
 create or replace function pgps_internal.begin_unit(
     speaker pgps_internal.speaker, service pgps_internal.service, conversation pgps_internal.conversation,
-    to_server boolean, args jsonb
+    to_server boolean, args jsonb, message bytea
 ) returns pgps_internal.unit_standing
 language plpgsql
 as $$
@@ -53,16 +60,19 @@ declare
     v_now timestamptz := pgps_internal.clock();
 begin
     v_options := pgps_internal.options_of(begin_unit.speaker, begin_unit.service, args);
+    perform pgps_internal.unit_limit((begin_unit.service).max_messages_in_uow, 'uow_max_messages', begin_unit.service,
+        'max_messages_in_uow', 1, 'messages in a unit of work');
     if begin_unit.conversation.is_uow then
         perform pgps_internal.check_active(begin_unit.service, v_now + v_options.lifetime,
             lower(args ->> 'option') = 'commit');
     end if;
     insert into pgps_internal.unit (at_no, unit_no, conversation_no, service_id, to_server, is_uow, sender_id,
-        session_id, life_id, is_persistent, status_for, began_at, ends_at, user_status, is_relayed)
+        session_id, life_id, is_persistent, status_for, began_at, ends_at, user_status, is_relayed, message)
     values (v_no, v_no, begin_unit.conversation.conversation_no, begin_unit.service.service_id, begin_unit.to_server,
         begin_unit.conversation.is_uow, (begin_unit.speaker).participant_id, (begin_unit.speaker).session_id,
         (begin_unit.speaker).life_id, v_options.is_persistent, v_options.status_for, v_now, v_now + v_options.lifetime,
-        args ->> 'user_status', pgps_internal.queue_for(begin_unit.to_server, begin_unit.conversation, null) = 0);
+        args ->> 'user_status', pgps_internal.queue_for(begin_unit.to_server, begin_unit.conversation, null) = 0,
+        begin_unit.message);
     v_standing.unit_no := v_no;
     v_standing.conversation_no := begin_unit.conversation.conversation_no;
     v_standing.service_id := begin_unit.service.service_id;
@@ -77,9 +87,9 @@ begin
 end
 $$;
 comment on function pgps_internal.begin_unit(pgps_internal.speaker, pgps_internal.service, pgps_internal.conversation,
-    boolean, jsonb) is
-'A new unit of work, or message that belongs to none, in a conversation, and how it stands. Errors: those of options_of
-and check_active.';
+    boolean, jsonb, bytea) is
+'A new unit of work with its first message, or message that belongs to none, in a conversation, and how it stands.
+Errors: those of options_of and check_active, 54000.';
 
 create or replace function pgps_internal.queue_for(
     to_server boolean, conversation pgps_internal.conversation, state pgps_internal.conversation_state
@@ -135,6 +145,9 @@ begin
     end if;
     -- New conversations are as old as their first unit, whatever becomes of that one: in the queue of a service the
     -- others have its place, in a row of their own.
+    if v_first is not null then
+        perform nextval('pgps_internal.units_placed_seq');
+    end if;
     insert into pgps_internal.unit_commit (at_no, queue_id, entry_no, conversation_no, unit_no, to_server, commit_no,
         committed_at, xid)
     select v_no, q.queue_id, q.entry_no, commit_unit.standing.conversation_no, commit_unit.standing.unit_no,
@@ -162,23 +175,19 @@ as $$ select pg_notify('pgps_uow_' || wake_queue.queue_id, '') $$;
 comment on function pgps_internal.wake_queue(bigint) is
 'Wakes who listens for what comes into a queue of units of work';
 
-create or replace function pgps_internal.add_message(unit_no bigint, service pgps_internal.service, message bytea,
-    is_first boolean) returns integer
+create or replace function pgps_internal.add_message(unit_no bigint, service pgps_internal.service, message bytea)
+returns void
 language plpgsql
 as $$
 declare
-    v_number integer := 1;
+    v_number integer := 1 + (select max(m.number) from pgps_internal.message_of_unit m
+        where m.unit_no = add_message.unit_no);
 begin
-    if not add_message.is_first then
-        v_number := 1 + (select max(m.number) from pgps_internal.unit_message m
-            where m.unit_no = add_message.unit_no);
-    end if;
     perform pgps_internal.unit_limit((add_message.service).max_messages_in_uow, 'uow_max_messages',
         add_message.service, 'max_messages_in_uow', v_number, 'messages in a unit of work');
     insert into pgps_internal.unit_message (at_no, unit_no, number, message)
     values (nextval('pgps_internal.uow_no_seq'), add_message.unit_no, v_number, add_message.message);
-    return v_number;
 end
 $$;
-comment on function pgps_internal.add_message(bigint, pgps_internal.service, bytea, boolean) is
-'Adds a message to a unit; returns its number. Errors: 54000.';
+comment on function pgps_internal.add_message(bigint, pgps_internal.service, bytea) is
+'Adds another message to a unit. Errors: 54000.';

@@ -121,10 +121,10 @@ begin
     elsif v_standing.status = 'ACCEPTED' then
         perform pgps_internal.put_in_hand(pgps_internal.with_hand(hand_out.speaker), held => array[v_standing.unit_no]);
     end if;
-    select m.message, (select max(n.number) from pgps_internal.unit_message n where n.unit_no = v_standing.unit_no)
+    select m.message, (select max(n.number) from pgps_internal.message_of_unit n where n.unit_no = v_standing.unit_no)
         as count, case when p.role is not null then pg_get_userbyid(p.role::oid) end as sender, p.token
     into v_message
-    from pgps_internal.unit_message m
+    from pgps_internal.message_of_unit m
     left join pgps_internal.participant p on p.participant_id = v_standing.sender_id
     where m.unit_no = v_standing.unit_no and m.number = v_number;
     v_row := pgps_internal.row_from(v_standing, v_state, case when not v_standing.is_uow then 'RECV_NONE'

@@ -79,11 +79,59 @@ create or replace function pgps_internal.put_in_hand(
 language plpgsql
 as $$
 begin
-    insert into pgps_internal.session_hand (at_no, session_id, version, sent, held)
+    insert into pgps_internal.session_hand (at_no, session_id, version, sent, held, participant_id, role, token,
+        life_id)
     values (nextval('pgps_internal.uow_no_seq'), put_in_hand.speaker.session_id, put_in_hand.speaker.hand + 1,
         pgps_internal.without(put_in_hand.speaker.sent || put_in_hand.sent, put_in_hand.gone),
-        pgps_internal.without(put_in_hand.speaker.held || put_in_hand.held, put_in_hand.gone));
+        pgps_internal.without(put_in_hand.speaker.held || put_in_hand.held, put_in_hand.gone),
+        put_in_hand.speaker.participant_id, put_in_hand.speaker.role, put_in_hand.speaker.token,
+        put_in_hand.speaker.life_id);
 end
 $$;
 comment on function pgps_internal.put_in_hand(pgps_internal.speaker, bigint[], bigint[], bigint[]) is
 'Writes what a session has in hand from now on: more that it sends or holds, less what is gone; once in each call';
+
+do $do$
+begin
+    execute replace($function$
+create or replace function pgps_internal.own_hand(caller name) returns pgps_internal.session_hand
+language plpgsql
+as $body$
+declare
+    v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    v_session bigint := pgps_internal.my_session();
+    v_hand pgps_internal.session_hand;
+begin
+    case v_newest / 65536 % 4{branches}
+    end case;
+    return v_hand;
+end
+$body$;
+$function$, '{branches}', (select string_agg(replace($branch$
+        when {slot} then
+            select h.* into v_hand
+            from (select n.* from pgps_internal.session_hand_{slot} n where n.session_id = v_session
+                order by n.version desc limit 1) h
+            cross join pgps_internal.broker_life_mark m
+            where h.at_no >= v_newest / 65536 * 65536 and h.life_id = m.life_id
+                and pg_get_userbyid(h.role::oid) = own_hand.caller
+                and current_setting('transaction_isolation') like 'read %committed';$branch$, '{slot}', s::text), '')
+        from generate_series(0, 3) s));
+end
+$do$;
+comment on function pgps_internal.own_hand(name) is
+'What the session of this backend has in hand, and for whom it speaks, where the newest segment tells that (see
+speak_with_hand) in this life of the broker; null: it is to be looked up. The session of a backend lives until it logs
+off there, and what is known of a unit that it has in hand nobody else changes.';
+
+create or replace function pgps_internal.hand_from(speaker pgps_internal.speaker) returns pgps_internal.session_hand
+language plpgsql immutable
+as $$
+begin
+    return (0, hand_from.speaker.session_id, hand_from.speaker.hand, hand_from.speaker.sent, hand_from.speaker.held,
+        hand_from.speaker.participant_id, hand_from.speaker.role, hand_from.speaker.token, hand_from.speaker.life_id,
+        null, null)::pgps_internal.session_hand;
+end
+$$;
+comment on function pgps_internal.hand_from(pgps_internal.speaker) is
+'What a speaker has in hand, as own_hand returns it';

@@ -183,29 +183,24 @@ create or replace function pgps_internal.first_waiting(
 language plpgsql
 as $$
 declare
-    v_look record := pgps_internal.queue_at_hand(first_waiting.queue_id);
+    v_look record := pgps_internal.mark_at_hand(first_waiting.queue_id);
     v_entry pgps_internal.unit_commit;
 begin
     if v_look.slot is null then
         return pgps_internal.first_anywhere(first_waiting.speaker, first_waiting.queue_id, first_waiting.option,
             first_waiting.service_ids, first_waiting.passed);
     elsif v_look.late is not null then
-        v_entry := pgps_internal.entry_at_hand(first_waiting.speaker, null, null, v_look.late, v_look.slot,
+        v_entry := pgps_internal.entry_at_hand(first_waiting.speaker, null, v_look.late, v_look.slot,
             first_waiting.queue_id, first_waiting.option, first_waiting.service_ids, first_waiting.passed);
     end if;
     if v_entry.entry_no is null and v_look.first_no is not null then
-        v_entry := pgps_internal.entry_at_hand(first_waiting.speaker, v_look.first_no, v_look.last_no, null,
-            v_look.slot, first_waiting.queue_id, first_waiting.option, first_waiting.service_ids,
-            first_waiting.passed);
+        v_entry := pgps_internal.entry_at_hand(first_waiting.speaker, v_look.first_no, null, v_look.slot,
+            first_waiting.queue_id, first_waiting.option, first_waiting.service_ids, first_waiting.passed);
     end if;
-    if v_entry.entry_no is null then
-        return case when v_look.entries >= 128 then pgps_internal.first_anywhere(first_waiting.speaker,
-            first_waiting.queue_id, first_waiting.option, first_waiting.service_ids, first_waiting.passed) end;
-    end if;
-    -- Each look goes through the entries above the mark, so one that writes anyway moves it.
-    if v_look.entries >= 10 and v_entry.entry_no > v_look.low_no + 32
-        and (first_waiting.speaker).seen_no is not null then
-        if not pgps_internal.pass_over(first_waiting.speaker, v_entry, v_look.slot) and v_look.entries >= 48 then
+    -- Each look goes through the entries above the mark, so one that writes anyway moves it: some ten units later.
+    if v_entry.entry_no > v_look.low_no + 96 and (first_waiting.speaker).seen_no is not null then
+        if not pgps_internal.pass_over(first_waiting.speaker, v_entry, v_look.slot)
+            and v_entry.entry_no > v_look.low_no + 320 then
             perform pgps_internal.peek_queue(first_waiting.speaker, first_waiting.queue_id, first_waiting.option,
                 first_waiting.service_ids, first_waiting.passed);
         end if;

@@ -3,36 +3,6 @@
 -- Locks: the turn of the session, the unit; by id it waits for them, else what is locked is passed over.
 -- Writes: nothing.
 
-create or replace function pgps_internal.receive_answer(speaker pgps_internal.speaker, args jsonb,
-    out is_done boolean, out answer pgps.received_message) returns record
-language plpgsql
-as $$
-declare
-    v_no bigint := pgps_internal.number_in(args ->> 'conversation', 'C');
-    v_first record;
-    v_unit bigint;
-begin
-    is_done := false;
-    if args ->> 'option' = 'msg' or args ->> 'user_status' is not null then
-        return;
-    end if;
-    v_first := pgps_internal.answer_at_hand(v_no, speaker);
-    v_unit := (v_first.entry).unit_no;
-    if v_unit is null then
-        -- Who serves as well may be the server of its own conversation.
-        is_done := coalesce(v_first.is_client and not v_first.may_serve, false);
-    elsif v_unit <> all (speaker.held) then
-        -- Also where client and server are the same participant, what waits for the client comes first.
-        perform pgps_internal.lock_at_hand(v_unit);
-        answer := pgps_internal.give_first(speaker, v_first.entry);
-        is_done := answer.uow_id is not null;
-    end if;
-end
-$$;
-comment on function pgps_internal.receive_answer(pgps_internal.speaker, jsonb) is
-'The common case of receiving by id: the first message of the next unit for the client of a conversation, which the
-speaker is, or nothing; is_done false: neither, and the general way is taken';
-
 create or replace function pgps_internal.receive_by_id(caller name, speaker pgps_internal.speaker, args jsonb)
 returns pgps.received_message
 language plpgsql
@@ -63,7 +33,7 @@ begin
                 args ->> 'conversation', upper(to_hex(v_standing.unit_no))
             using errcode = '42501', hint = 'It can be received again when that session has backed it out or ended.';
         end if;
-        select max(m.number) into v_count from pgps_internal.unit_message m where m.unit_no = v_standing.unit_no;
+        select max(m.number) into v_count from pgps_internal.message_of_unit m where m.unit_no = v_standing.unit_no;
         if v_standing.messages_given >= v_count then
             return pgps_internal.row_from(v_standing, pgps_internal.state_of(v_no), v_standing.status, '00740301');
         end if;
@@ -142,7 +112,7 @@ comment on function pgps_internal.services_to_receive(name, pgps_internal.speake
 'The services that a call names (chosen, null: all) and those among them that the session serves and may serve';
 
 create or replace function pgps_internal.receive_next(
-    speaker pgps_internal.speaker, queues bigint[], chosen integer[], args jsonb
+    speaker pgps_internal.speaker, queues bigint[], chosen integer[], option text, user_status text
 ) returns pgps.received_message
 language plpgsql
 as $$
@@ -154,14 +124,14 @@ declare
 begin
     loop
         if cardinality(receive_next.queues) = 1 then
-            v_entry := pgps_internal.first_waiting(receive_next.speaker, receive_next.queues[1], args ->> 'option',
+            v_entry := pgps_internal.first_waiting(receive_next.speaker, receive_next.queues[1], receive_next.option,
                 receive_next.chosen, v_passed);
         else
-            v_entry := pgps_internal.first_of_queues(receive_next.speaker, receive_next.queues, args ->> 'option',
+            v_entry := pgps_internal.first_of_queues(receive_next.speaker, receive_next.queues, receive_next.option,
                 receive_next.chosen, v_passed);
         end if;
         exit when v_entry.entry_no is null;
-        if args ->> 'user_status' is null then
+        if receive_next.user_status is null then
             v_row := pgps_internal.give_first(receive_next.speaker, v_entry);
             if v_row.uow_id is not null then
                 return v_row;
@@ -176,10 +146,10 @@ begin
     if v_entry.entry_no is null then
         return null;
     end if;
-    return pgps_internal.hand_out(receive_next.speaker, v_standing, args ->> 'user_status');
+    return pgps_internal.hand_out(receive_next.speaker, v_standing, receive_next.user_status);
 end
 $$;
-comment on function pgps_internal.receive_next(pgps_internal.speaker, bigint[], integer[], jsonb) is
+comment on function pgps_internal.receive_next(pgps_internal.speaker, bigint[], integer[], text, text) is
 'The first message of the next unit in some queues; null when nothing waits that nobody else is about to receive';
 
 create or replace function pgps_internal.first_of_queues(
@@ -225,7 +195,7 @@ begin
     join pgps_internal.unit_standing s using (unit_no)
     where s.status = 'DELIVERED' and s.receiver_session = (receive_more.speaker).session_id
         and coalesce(s.service_id = any (receive_more.chosen), true)
-        and s.messages_given < (select max(m.number) from pgps_internal.unit_message m where m.unit_no = s.unit_no)
+        and s.messages_given < (select max(m.number) from pgps_internal.message_of_unit m where m.unit_no = s.unit_no)
     order by h.place limit 1;
     if not found then
         return null;
@@ -237,34 +207,6 @@ $$;
 comment on function pgps_internal.receive_more(pgps_internal.speaker, integer[], jsonb) is
 'The next message of the units that a session holds; null when it has received all of them to their ends';
 
-create or replace function pgps_internal.speak_to_serve(
-    caller name, args jsonb, out speaker pgps_internal.speaker, out queues bigint[]
-) returns record
-language plpgsql
-as $$
-declare
-    v_session bigint := case when args ->> 'session' is null then pgps_internal.my_session() end;
-    v_found record;
-begin
-    select (s.session_id, s.participant_id, s.role, s.token, m.life_id,
-            case when pg_current_xact_id_if_assigned() is null
-                then coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0) end,
-            null, null, null)::pgps_internal.speaker as speaker,
-        array(select pgps_internal.queue_of(v.service_id) from pgps_internal.serving v
-            where v.session_id = s.session_id
-                and pgps_internal.has_service_right(speak_to_serve.caller, v.service_id, 'serve')) as queues
-    into v_found
-    from pgps_internal.participant_session s cross join pgps_internal.broker_life_mark m
-    where s.session_id = v_session and pg_get_userbyid(s.role::oid) = speak_to_serve.caller
-        and current_setting('transaction_isolation') like 'read %committed' and pg_stat_clear_snapshot() is not null;
-    speaker := v_found.speaker;
-    queues := v_found.queues;
-end
-$$;
-comment on function pgps_internal.speak_to_serve(name, jsonb) is
-'As speak in its common case, with the queues of the services that the session serves and may serve; null: not the
-common case';
-
 create or replace function pgps_internal.receive_message(caller name, args jsonb) returns pgps.received_message
 language plpgsql
 as $$
@@ -273,17 +215,8 @@ declare
     v_which text;
     v_speaker pgps_internal.speaker;
     v_services record;
-    v_first record;
     v_row pgps.received_message;
 begin
-    -- Common case of a server, in few steps.
-    if args ->> 'conversation' = 'new' and args ->> 'option' in ('sync', 'msg', 'any')
-        and coalesce(args ->> 'class', args ->> 'server', args ->> 'service', args ->> 'user_status') is null then
-        v_first := pgps_internal.speak_to_serve(caller, args);
-        if v_first.queues <> '{}' then
-            return pgps_internal.receive_next(v_first.speaker, v_first.queues, null, args);
-        end if;
-    end if;
     v_which := lower(coalesce(args ->> 'conversation', 'any'));
     if args ->> 'option' not in ('sync', 'msg', 'any') or args ->> 'option' is null then
         v_args := args || jsonb_build_object('option', lower(coalesce(args ->> 'option', 'any')));
@@ -296,10 +229,7 @@ begin
         perform pgps_internal.check_user_status(args ->> 'user_status');
     end if;
     if v_which not in ('new', 'old', 'any') then
-        v_speaker := pgps_internal.speak_with_hand(caller, args);
-        v_first := pgps_internal.receive_answer(v_speaker, v_args);
-        return case when v_first.is_done then v_first.answer
-            else pgps_internal.receive_by_id(caller, v_speaker, v_args) end;
+        return pgps_internal.receive_by_id(caller, pgps_internal.speak_with_hand(caller, args), v_args);
     end if;
     v_speaker := case v_which when 'new' then pgps_internal.speak(caller, args)
         else pgps_internal.speak_with_hand(caller, args) end;
@@ -308,12 +238,13 @@ begin
         v_row := pgps_internal.receive_more(v_speaker, v_services.chosen, v_args);
         if v_row.status is null then
             v_row := pgps_internal.receive_next(v_speaker, array[pgps_internal.queue_of(v_speaker.participant_id)],
-                v_services.chosen, v_args);
+                v_services.chosen, v_args ->> 'option', args ->> 'user_status');
         end if;
     end if;
     if v_row.status is null and v_which <> 'old' then
         v_row := pgps_internal.receive_next(v_speaker,
-            array(select pgps_internal.queue_of(n) from unnest(v_services.served) n), null, v_args);
+            array(select pgps_internal.queue_of(n) from unnest(v_services.served) n), null, v_args ->> 'option',
+            args ->> 'user_status');
     end if;
     return v_row;
 end

@@ -126,7 +126,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_unit pgps_internal.unit := relay_unit.unit;
-    v_messages bytea[] := array(select m.message from pgps_internal.unit_message m where m.unit_no = v_unit.unit_no
+    v_messages bytea[] := array(select m.message from pgps_internal.message_of_unit m where m.unit_no = v_unit.unit_no
         order by m.number);
 begin
     perform pgps_internal.tell_broker(relay_unit.conversation, 'unit', v_unit.unit_no, (

@@ -130,59 +130,33 @@ as $$
 declare
     v_option text := lower(args ->> 'option');
     v_speaker pgps_internal.speaker;
-    -- A conversation and its only message, so that nothing stays in hand.
-    v_is_whole boolean;
-    v_row pgps.received_message;
-begin
-    if v_option not in ('sync', 'commit', 'msg') or v_option is null then
-        raise exception 'unknown option "%" of send_message', args ->> 'option' using errcode = '22023',
-            hint = 'Give sync, commit or msg.';
-    elsif send_message.message is null then
-        raise exception 'the message is null' using errcode = '22004', hint = 'Give bytes, which may be none: ''''.';
-    end if;
-    v_is_whole := v_option <> 'sync' and lower(coalesce(args ->> 'conversation', 'new')) = 'new';
-    v_speaker := case when v_is_whole then pgps_internal.speak(caller, args, true)
-        else pgps_internal.speak_with_hand(caller, args) end;
-    v_row := pgps_internal.send_simply(caller, v_speaker, args, send_message.message);
-    if v_row.uow_id is null then
-        v_row := pgps_internal.send_anyhow(caller, v_speaker, args, send_message.message);
-    end if;
-    return v_row;
-end
-$$;
-comment on function pgps_internal.send_message(name, jsonb, bytea) is 'See pgps.send_message';
-
-create or replace function pgps_internal.send_anyhow(
-    caller name, speaker pgps_internal.speaker, args jsonb, message bytea
-) returns pgps.received_message
-language plpgsql
-as $$
-declare
-    v_option text := lower(args ->> 'option');
-    v_speaker pgps_internal.speaker := send_anyhow.speaker;
     v_place record;
     v_unit bigint;
     v_is_first boolean;
     v_standing pgps_internal.unit_standing;
     v_state pgps_internal.conversation_state;
 begin
+    perform pgps_internal.check_message(args ->> 'option', send_message.message);
+    -- A conversation and its only message: nothing stays in hand.
+    v_speaker := case when v_option <> 'sync' and lower(coalesce(args ->> 'conversation', 'new')) = 'new'
+        then pgps_internal.speak(caller, args, true) else pgps_internal.speak_with_hand(caller, args) end;
     v_place := pgps_internal.conversation_to_send_in(caller, v_speaker, args, v_option <> 'msg');
     perform pgps_internal.unit_limit((v_place.service).max_message_bytes, 'uow_max_message_bytes', v_place.service,
-        'max_message_bytes', octet_length(send_anyhow.message), 'bytes in a message');
+        'max_message_bytes', octet_length(send_message.message), 'bytes in a message');
     if v_option <> 'msg' and not v_place.is_new then
         v_standing := pgps_internal.unit_being_sent(v_speaker, v_place.conversation, v_place.to_server);
     end if;
     v_is_first := v_standing.unit_no is null;
     if v_is_first then
         v_standing := pgps_internal.begin_unit(v_speaker, v_place.service, v_place.conversation, v_place.to_server,
-            args);
+            args, send_message.message);
     else
         perform from pgps_internal.unit u where u.unit_no = v_standing.unit_no for update;
         perform pgps_internal.note_user_status(v_standing.unit_no, args ->> 'user_status');
         v_standing.user_status := coalesce(args ->> 'user_status', v_standing.user_status);
+        perform pgps_internal.add_message(v_standing.unit_no, v_place.service, send_message.message);
     end if;
     v_unit := v_standing.unit_no;
-    perform pgps_internal.add_message(v_unit, v_place.service, send_anyhow.message, v_is_first);
     v_state := v_place.state;
     if v_option = 'sync' then
         if v_is_first then
@@ -201,8 +175,22 @@ begin
     return pgps_internal.row_from(v_standing, v_state, 'ACCEPTED', null, v_place.service);
 end
 $$;
-comment on function pgps_internal.send_anyhow(name, pgps_internal.speaker, jsonb, bytea) is
-'Sends a message; see pgps.send_message';
+comment on function pgps_internal.send_message(name, jsonb, bytea) is 'See pgps.send_message';
+
+create or replace function pgps_internal.check_message(option text, message bytea) returns void
+language plpgsql immutable
+as $$
+begin
+    if lower(check_message.option) not in ('sync', 'commit', 'msg') or check_message.option is null then
+        raise exception 'unknown option "%" of send_message', check_message.option using errcode = '22023',
+            hint = 'Give sync, commit or msg.';
+    elsif check_message.message is null then
+        raise exception 'the message is null' using errcode = '22004', hint = 'Give bytes, which may be none: ''''.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_message(text, bytea) is
+'Raises 22023 unless a message may be sent with an option, 22004 when it is null';
 
 create or replace function pgps_internal.lock_and_require_open(conversation_no bigint)
 returns pgps_internal.conversation_state

@@ -282,14 +282,6 @@ begin
         raise exception 'no user status is given' using errcode = '22023',
             hint = 'Give user_status => text of at most 32 bytes.';
     end if;
-    if v_option = 'commit' and v_conversation is null and args ->> 'user_status' is null
-        and (args ->> 'uow_id' is null or lower(args ->> 'uow_id') = 'both') then
-        v_rows := pgps_internal.commit_in_hand(v_speaker, args ->> 'uow_id');
-        if v_rows is not null then
-            return v_rows;
-        end if;
-    end if;
-    v_rows := '{}';
     v_units := pgps_internal.units_to_sync(v_speaker, v_option, args, v_conversation);
     if args ->> 'uow_id' is not null and lower(args ->> 'uow_id') <> 'both' then
         perform pgps_internal.require_relation(v_speaker, v_option, args ->> 'uow_id', v_units[1]);

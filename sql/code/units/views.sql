@@ -81,7 +81,7 @@ select 'U' || upper(to_hex(u.unit_no)) as uow_id, 'C' || upper(to_hex(u.conversa
     case when u.is_persistent then 'broker' else 'no' end as store, u.committed_at, u.attempts,
     u.began_at, u.ends_at as lifetime_ends,
     case when not u.is_active then u.over_at + u.status_for end as status_ends,
-    (select count(*) from pgps_internal.unit_message m where m.unit_no = u.unit_no) as messages
+    (select count(*) from pgps_internal.message_of_unit m where m.unit_no = u.unit_no) as messages
 from pgps_internal.unit_standing u
 join (select service_id, class, server, service from pgps_internal.service
     union all
