@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from pgps_worker.config import WorkerConfig
 from pgps_worker.dispatcher import Dispatcher
+from pgps_worker.ears import Ears, Listener
 from pgps_worker.links.service import Links
 from pgps_worker.stop import Stop
 from pgps_worker.supervisor import Service, Supervisor
@@ -32,7 +33,12 @@ def served(*brokers: Broker) -> Iterator[list[Vitals]]:
                 config = WorkerConfig(dsn=worker_login(broker.dsn), name=f"links-{broker.name}", health_port=1)
                 stop = Stop()
                 stops.append(stop)
-                services: list[Service] = [Links(config, stop, own), Dispatcher(config, stop, own)]
+                ears = Ears()
+                services: list[Service] = [
+                    Listener(config, stop, own, ears),
+                    Links(config, stop, own, ears),
+                    Dispatcher(config, stop, own),
+                ]
                 group.create_task(Supervisor(stop, own).run(services))
             began.set()
 

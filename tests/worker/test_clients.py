@@ -11,6 +11,7 @@ from pgps_worker.clients import calls
 from pgps_worker.clients.requests import Requests
 from pgps_worker.config import WorkerConfig
 from pgps_worker.connection import connect as worker_connection
+from pgps_worker.ears import Ears
 from pgps_worker.stop import Stop
 from pgps_worker.vitals import Vitals
 from tests.fix_broker import call, column, make_type, publish, rows, value
@@ -218,7 +219,7 @@ def test_a_session_that_was_beaten_to_a_request_does_not_count_as_ended_by_it(
     config = WorkerConfig(dsn=own_database, name="t")
 
     async def be_beaten() -> None:
-        requests = Requests(config, Stop(), Vitals())
+        requests = Requests(config, Stop(), Vitals(), Ears())
         async with worker_connection(config, "requester", statement_timeout=60) as connection:
             claimed = await calls.claim_request(connection)
             assert claimed is not None

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from pgps_worker.config import WorkerConfig
+from pgps_worker.ears import Ears
 from pgps_worker.links.calls import LinkRow
 from pgps_worker.links.keeper import Keeper
 from pgps_worker.stop import Stop
@@ -27,7 +28,7 @@ async def test_a_keeper_whose_statement_fails_while_it_is_cancelled_leaves(monke
 
     monkeypatch.setattr(Keeper, "_serve", serve)
     stop = Stop()
-    keeper = Keeper(WorkerConfig(dsn="dbname=none"), LinkRow("one", "dbname=other"), stop, Vitals())
+    keeper = Keeper(WorkerConfig(dsn="dbname=none"), LinkRow("one", "dbname=other"), stop, Vitals(), Ears())
     task = asyncio.create_task(keeper.run())
     await begun.wait()
     task.cancel()

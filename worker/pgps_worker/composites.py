@@ -13,6 +13,7 @@ from pgps_worker.wire import Wire
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
+    from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -45,6 +46,7 @@ class Composites:
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
+    ears: Ears
 
     @property
     def name(self) -> str:
@@ -56,9 +58,13 @@ class Composites:
         async with connect(
             self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT, settings=_SETTINGS
         ) as connection:
-            await connection.execute("listen " + CHANNEL)
             self.vitals.up(self.name)
-            with Wire(connection) as wire, self.stop.calls(wire.interrupt):
+            with (
+                Wire(connection) as wire,
+                self.stop.calls(wire.interrupt),
+                self.ears.hear_in_thread(CHANNEL) as ear,
+            ):
+                wire.heed(ear)
                 while not wire.interrupted:
                     try:
                         await wire.aside(lambda: self._look(wire))

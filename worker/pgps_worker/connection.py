@@ -83,20 +83,21 @@ def is_alive(connection: Connection) -> bool:
     return not connection.closed
 
 
-async def notified(connection: Connection, timeout: float, *, stop: Stop) -> bool:  # noqa: ASYNC109
-    """Wait for a notification on any channel; False after `timeout` seconds or when asked to stop.
+async def notified(connection: Connection, timeout: float, *, stop: Stop) -> set[str]:  # noqa: ASYNC109
+    """Wait for a notification and return the channels; none after `timeout` seconds or when asked to stop.
 
-    A notification that came while a statement ran counts, too; several that wait count as one.
+    A notification that came while a statement ran counts, too.
     """
+    told = set()
     # A notification that came in one packet with the last answer is already in libpq's buffer, while psycopg would wait
     # for the next packet.
-    if take_notifications(connection):
-        return True
-    came = False
-    async with stop.cuts_short():
-        async for _ in connection.notifies(timeout=timeout, stop_after=1):
-            came = True
-    return came
+    while notify := connection.pgconn.notifies():
+        told.add(notify.relname.decode())
+    if not told:
+        async with stop.cuts_short():
+            async for one in connection.notifies(timeout=timeout, stop_after=1):
+                told.add(one.channel)
+    return told
 
 
 def in_one_line(error: BaseException | None) -> str:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 import psycopg
 from psycopg import errors
 
-from pgps_worker.connection import Connection, connect, in_one_line, notified
+from pgps_worker.connection import Connection, connect, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from pgps_worker.config import WorkerConfig
+    from pgps_worker.ears import Ear, Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -92,6 +93,7 @@ class QuickLanes:
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
+    ears: Ears
 
     @property
     def name(self) -> str:
@@ -103,14 +105,14 @@ class QuickLanes:
         while not self.stop.requested:
             try:
                 async with connect(self.config, self.name, statement_timeout=_QUICK, settings=_SETTINGS) as connection:
-                    await connection.execute("listen " + CHANNEL)
                     session = _Session(self.config, self.name, connection, await _open(connection))
                     self.vitals.up(self.name)
-                    await self._serve(session)
+                    with self.ears.hear(CHANNEL) as ear:
+                        await self._serve(session, ear)
             except _SessionEndedError:
                 continue
 
-    async def _serve(self, session: _Session) -> None:
+    async def _serve(self, session: _Session, ear: Ear) -> None:
         seen = 0
         while not self.stop.requested:
             try:
@@ -118,7 +120,7 @@ class QuickLanes:
             except errors.QueryCanceled:
                 # The statement was not cancelled inside a filter, or the server would have noted it.
                 late = True
-            if not late and not await notified(session.connection, self.config.poll, stop=self.stop):
+            if not late and not await ear.heard(self.config.poll, stop=self.stop):
                 # Once in each poll all lanes are asked, whatever was seen before, since another session may have left
                 # one unfinished.
                 seen = 0
@@ -131,6 +133,7 @@ class SlowLanes:
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
+    ears: Ears
 
     @property
     def name(self) -> str:
@@ -144,21 +147,21 @@ class SlowLanes:
                 async with connect(
                     self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT, settings=_SETTINGS
                 ) as connection:
-                    await connection.execute("listen " + CHANNEL)
                     session = _Session(self.config, self.name, connection, await _open(connection))
                     self.vitals.up(self.name)
-                    await self._serve(session)
+                    with self.ears.hear(CHANNEL) as ear:
+                        await self._serve(session, ear)
             except _SessionEndedError:
                 continue
 
-    async def _serve(self, session: _Session) -> None:
+    async def _serve(self, session: _Session, ear: Ear) -> None:
         looked = time.monotonic()
         while not self.stop.requested:
             if time.monotonic() - looked > _LOOK_FOR_STUCK:
                 looked = time.monotonic()
                 await self._end_stuck(session.connection)
             if not await self._round(session):
-                await notified(session.connection, self.config.poll, stop=self.stop)
+                await ear.heard(self.config.poll, stop=self.stop)
 
     async def _round(self, session: _Session) -> bool:
         """Give each slow lane one batch; return whether any has more."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgps_worker.connection import connect, in_one_line, notified
+from pgps_worker.connection import connect, in_one_line
 from pgps_worker.links.together import leave_if_cancelled
 from pgps_worker.logs import about
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pgps_worker.config import WorkerConfig
     from pgps_worker.connection import Connection
+    from pgps_worker.ears import Ear, Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -76,6 +77,7 @@ class Networks:
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
+    ears: Ears
 
     @property
     def name(self) -> str:
@@ -86,13 +88,13 @@ class Networks:
         """Keep a task for each contact point until asked to stop."""
         running: dict[Contact, asyncio.Task[None]] = {}
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-            await connection.execute("listen " + CHANNEL)
             self.vitals.up(self.name)
             try:
-                while not self.stop.requested:
-                    wanted = {Contact.of(row) for row in await _value(connection, "select pgps.serve_networks()")}
-                    await self._adjust(running, wanted)
-                    await notified(connection, _POLL, stop=self.stop)
+                with self.ears.hear(CHANNEL) as ear:
+                    while not self.stop.requested:
+                        wanted = {Contact.of(row) for row in await _value(connection, "select pgps.serve_networks()")}
+                        await self._adjust(running, wanted)
+                        await ear.heard(_POLL, stop=self.stop)
             finally:
                 await self._leave(list(running.values()))
 
@@ -100,7 +102,7 @@ class Networks:
         gone = [contact for contact, task in running.items() if contact not in wanted or task.done()]
         await self._leave([running.pop(contact) for contact in gone])
         for contact in wanted - running.keys():
-            line = Line(self.config, contact, self.stop)
+            line = Line(self.config, contact, self.stop, self.ears)
             running[contact] = asyncio.create_task(line.run(), name=f"network-{contact.network}-{contact.number}")
 
     async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -122,6 +124,7 @@ class Line:
     config: WorkerConfig
     contact: Contact
     stop: Stop
+    ears: Ears
     was_up: bool = False
 
     async def run(self) -> None:
@@ -147,15 +150,15 @@ class Line:
         name = f"network-{self.contact.network}"[:24]
         remote = dataclasses.replace(self.config, dsn=self.contact.conninfo)
         async with connect(self.config, name, statement_timeout=_NO_TIMEOUT) as here:
-            await here.execute(f'listen "{self.contact.channel}"'.encode())
             while not await _value(here, "select pgps.network_open(%s)", [self.contact.number]):
                 await self.stop.sleep(_HEARTBEAT)
                 if self.stop.requested:
                     return
             async with connect(remote, name, statement_timeout=_NO_TIMEOUT) as there:
-                await self._carry(here, there)
+                with self.ears.hear(self.contact.channel) as ear:
+                    await self._carry(here, there, ear)
 
-    async def _carry(self, here: Connection, there: Connection) -> None:
+    async def _carry(self, here: Connection, there: Connection, ear: Ear) -> None:
         """Begin behind what the contact point has, and go on while both ends live."""
         batch, _ = await self._next(here, None)
         upto = await self._take(there, batch)
@@ -165,7 +168,7 @@ class Line:
             batch, has_messages = await self._next(here, upto)
             if has_messages:
                 upto = await self._take(there, batch)
-            elif not await notified(here, _HEARTBEAT, stop=self.stop):
+            elif not await ear.heard(_HEARTBEAT, stop=self.stop):
                 await there.execute("select")
             # Not before: a connection that breaks again at the same place is made again later and later.
             self.was_up = True

@@ -12,6 +12,7 @@ from pgps_worker.clients import calls
 from pgps_worker.clients.requests import Requests
 from pgps_worker.composites import detect
 from pgps_worker.connection import Connection, connect
+from pgps_worker.ears import Ears
 from pgps_worker.lanes import run_all_lanes
 from pgps_worker.large import dispatch_large
 from pgps_worker.runner import open_agenda, open_runners
@@ -56,7 +57,7 @@ async def _drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
         group.create_task(Supervisor(stop, vitals).run(runners), name="runners")
         while not stop.requested and await _pass(connection, agenda, vitals, config.dispatch_timeout):
             if await calls.pending_requests(connection):
-                await Requests(config, stop, vitals).drain()
+                await Requests(config, stop, vitals, Ears()).drain()
         while not stop.requested and (segments := await reclaim(connection)):
             vitals.segments_reclaimed += segments
         stop.request()

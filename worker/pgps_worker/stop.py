@@ -26,9 +26,9 @@ class Waits:
             scope.reschedule(now)
 
     @contextlib.asynccontextmanager
-    async def cuts_short(self, *, at_once: bool = False) -> AsyncIterator[None]:
-        """Cancel the wait inside when it is cut, or `at_once`, and go on behind the block."""
-        scope = asyncio.timeout(0 if at_once else None)
+    async def cuts_short(self, *, at_once: bool = False, after: float | None = None) -> AsyncIterator[None]:
+        """Cancel the wait inside when it is cut, `after` so many seconds, or `at_once`, and go on behind the block."""
+        scope = asyncio.timeout(0 if at_once else after)
         self._scopes.add(scope)
         try:
             async with scope:
@@ -87,6 +87,6 @@ class Stop:
             async with asyncio.timeout(timeout):
                 await self._event.wait()
 
-    def cuts_short(self) -> AbstractAsyncContextManager[None]:
-        """Cancel the wait inside when the request comes, and go on behind the block; see Waits."""
-        return self._waits.cuts_short(at_once=self.requested)
+    def cuts_short(self, *, after: float | None = None) -> AbstractAsyncContextManager[None]:
+        """Cancel the wait inside when the request comes, or `after` so many seconds, and go on behind the block."""
+        return self._waits.cuts_short(at_once=self.requested, after=after)

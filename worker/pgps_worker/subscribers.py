@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pgps_worker import calls
-from pgps_worker.connection import Connection, connect, notified
+from pgps_worker.connection import Connection, connect
 
 if TYPE_CHECKING:
     from pgps_worker.agenda import Agenda
     from pgps_worker.config import WorkerConfig
+    from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -38,6 +39,7 @@ class Watcher:
     stop: Stop
     vitals: Vitals
     agenda: Agenda
+    ears: Ears
 
     @property
     def name(self) -> str:
@@ -47,19 +49,19 @@ class Watcher:
     async def run(self) -> None:
         """Look until asked to stop."""
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-            await connection.execute("listen " + calls.INTERNAL_CHANNEL)
             self.vitals.up(self.name)
             self._warn_of_superuser(connection)
-            while not self.stop.requested:
-                began = time.monotonic()
-                pending = await calls.pending_subscribers(connection, LOOK_LIMIT)
-                self.agenda.offer(pending)
-                self.vitals.beat(self.name, 2 * _STATEMENT_TIMEOUT)
-                took = time.monotonic() - began
-                if took > _LONG_LOOK:
-                    await self.stop.sleep(_REST * took)
-                timeout = _FULL_POLL if len(pending) == LOOK_LIMIT else self.config.poll
-                await notified(connection, timeout, stop=self.stop)
+            with self.ears.hear(calls.INTERNAL_CHANNEL) as ear:
+                while not self.stop.requested:
+                    began = time.monotonic()
+                    pending = await calls.pending_subscribers(connection, LOOK_LIMIT)
+                    self.agenda.offer(pending)
+                    self.vitals.beat(self.name, 2 * _STATEMENT_TIMEOUT)
+                    took = time.monotonic() - began
+                    if took > _LONG_LOOK:
+                        await self.stop.sleep(_REST * took)
+                    timeout = _FULL_POLL if len(pending) == LOOK_LIMIT else self.config.poll
+                    await ear.heard(timeout, stop=self.stop)
 
     def _warn_of_superuser(self, connection: Connection) -> None:
         if connection.info.parameter_status("is_superuser") == "on" and not self.vitals.is_superuser:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
-from pgps_worker.connection import Connection, connect, notified
+from pgps_worker.connection import Connection, connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pgps_worker.config import WorkerConfig
+    from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -32,6 +33,7 @@ class Units:
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
+    ears: Ears
 
     @property
     def name(self) -> str:
@@ -41,13 +43,13 @@ class Units:
     async def run(self) -> None:
         """Relay until asked to stop."""
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-            await connection.execute("listen " + CHANNEL)
             self.vitals.up(self.name)
-            while not self.stop.requested:
-                done = await relay(connection)
-                if not done:
-                    patience = self.config.poll if done is None else min(self.config.poll, _LOOK)
-                    await notified(connection, patience, stop=self.stop)
+            with self.ears.hear(CHANNEL) as ear:
+                while not self.stop.requested:
+                    done = await relay(connection)
+                    if not done:
+                        patience = self.config.poll if done is None else min(self.config.poll, _LOOK)
+                        await ear.heard(patience, stop=self.stop)
 
 
 async def relay(connection: Connection) -> int | None:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGresult
 
-    from pgps_worker.bell import Bell
     from pgps_worker.connection import Connection
 
 __all__ = ["Wire"]
@@ -39,6 +38,16 @@ _CANCEL_PATIENCE = 5.0
 _CANCEL_AGAIN = 0.1
 
 T = TypeVar("T")
+
+
+class Rings(Protocol):
+    """Whatever wakes one that waits for notifications: a bell, or an ear."""
+
+    def fileno(self) -> int:
+        """Return the socket that is readable when it may have been rung."""
+
+    def rung(self) -> bool:
+        """Return whether it was rung since the last look."""
 
 
 class Wire:
@@ -60,7 +69,7 @@ class Wire:
         self._waits = select.poll()
         self._waits.register(self._pgconn.socket, select.POLLIN)
         self._waits.register(self._interrupt, select.POLLIN)
-        self._bell: Bell | None = None
+        self._bell: Rings | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +122,7 @@ class Wire:
         if result.status != ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result)
 
-    def heed(self, bell: Bell) -> None:
+    def heed(self, bell: Rings) -> None:
         """Take a ring for a notification from now on."""
         self._bell = bell
         self._waits.register(bell.fileno(), select.POLLIN)

@@ -11,6 +11,7 @@ from pgps_worker.clients.duties import Duties
 from pgps_worker.clients.requests import Requests
 from pgps_worker.composites import Composites
 from pgps_worker.dispatcher import Dispatcher
+from pgps_worker.ears import Ears, Listener
 from pgps_worker.health import Health
 from pgps_worker.lanes import QuickLanes, SlowLanes
 from pgps_worker.links.service import Links
@@ -37,20 +38,22 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
     """Return the services of one worker; each has connections of its own."""
     agenda = open_agenda(config)
     stop.then(agenda.close)
+    ears = Ears()
     services: list[Service] = [
         Dispatcher(config, stop, vitals),
-        QuickLanes(config, stop, vitals),
-        SlowLanes(config, stop, vitals),
-        Composites(config, stop, vitals),
-        Units(config, stop, vitals),
-        Watcher(config, stop, vitals, agenda),
+        Listener(config, stop, vitals, ears),
+        QuickLanes(config, stop, vitals, ears),
+        SlowLanes(config, stop, vitals, ears),
+        Composites(config, stop, vitals, ears),
+        Units(config, stop, vitals, ears),
+        Watcher(config, stop, vitals, agenda, ears),
         *open_runners(config, agenda, vitals),
         Reclaimer(config, stop, vitals),
         Reporter(config, stop, vitals),
-        Links(config, stop, vitals),
-        Networks(config, stop, vitals),
-        Duties(config, stop, vitals),
-        Requests(config, stop, vitals),
+        Links(config, stop, vitals, ears),
+        Networks(config, stop, vitals, ears),
+        Duties(config, stop, vitals, ears),
+        Requests(config, stop, vitals, ears),
     ]
     if config.health_port is not None:
         services.append(Health(config, stop, vitals))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from pgps_worker.calls import wash
 from pgps_worker.clients import calls
-from pgps_worker.connection import Connection, connect, notified
+from pgps_worker.connection import connect
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
+    from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -29,6 +30,7 @@ class Duties:
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
+    ears: Ears
 
     @property
     def name(self) -> str:
@@ -38,24 +40,17 @@ class Duties:
     async def run(self) -> None:
         """Look until asked to stop."""
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-            await self._listen(connection)
             # What comes from here on and reaches nobody is noticed; only then is the worker ready.
             since, due = await calls.retry_direct(connection, None), 0.0
             self.vitals.up(self.name)
-            while not self.stop.requested:
-                confirmed = await calls.raise_confirming(connection)
-                if confirmed.done:
-                    await self._wash(connection, confirmed.done)
-                    continue
-                if time.monotonic() >= due:
-                    since, due = await calls.retry_direct(connection, since), time.monotonic() + self.config.poll
-                await notified(connection, _OPEN_POLL if confirmed.open else self.config.poll, stop=self.stop)
-
-    async def _wash(self, connection: Connection, done: int) -> None:
-        """Take back what a constraint of a confirming event may have left in the session, and listen again."""
-        self.vitals.events_confirmed += done
-        await wash(connection)
-        await self._listen(connection)
-
-    async def _listen(self, connection: Connection) -> None:
-        await connection.execute("listen " + calls.CONFIRM_CHANNEL)
+            with self.ears.hear(calls.CONFIRM_CHANNEL) as ear:
+                while not self.stop.requested:
+                    confirmed = await calls.raise_confirming(connection)
+                    if confirmed.done:
+                        self.vitals.events_confirmed += confirmed.done
+                        # A constraint of a confirming event may have left something in the session.
+                        await wash(connection)
+                        continue
+                    if time.monotonic() >= due:
+                        since, due = await calls.retry_direct(connection, since), time.monotonic() + self.config.poll
+                    await ear.heard(_OPEN_POLL if confirmed.open else self.config.poll, stop=self.stop)

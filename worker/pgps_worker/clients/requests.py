@@ -13,12 +13,13 @@ from psycopg import errors
 
 from pgps_worker.calls import wash
 from pgps_worker.clients import calls
-from pgps_worker.connection import Connection, connect, in_one_line, notified
+from pgps_worker.connection import Connection, connect, in_one_line
 from pgps_worker.logs import about
 from pgps_worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
+    from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -41,6 +42,7 @@ class Requests:
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
+    ears: Ears
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _owners: Counter[str] = field(default_factory=Counter)
 
@@ -52,13 +54,13 @@ class Requests:
     async def run(self) -> None:
         """Look until asked to stop; what runs then is rolled back, and executed again by whoever comes."""
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-            await connection.execute("listen " + calls.REQUEST_CHANNEL)
             self.vitals.up(self.name)
             try:
-                while not self.stop.requested:
-                    await calls.cancel_running(connection)
-                    await self._begin_some(connection)
-                    await notified(connection, self.config.poll, stop=self.stop)
+                with self.ears.hear(calls.REQUEST_CHANNEL) as ear:
+                    while not self.stop.requested:
+                        await calls.cancel_running(connection)
+                        await self._begin_some(connection)
+                        await ear.heard(self.config.poll, stop=self.stop)
             finally:
                 for task in self._running:
                     task.cancel()

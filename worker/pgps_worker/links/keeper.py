@@ -12,6 +12,7 @@ import psycopg
 
 from pgps.errors import ConfigError
 from pgps_worker.connection import Connection, connect, in_one_line
+from pgps_worker.ears import SessionEar
 from pgps_worker.links import calls
 from pgps_worker.links.pump import Pump
 from pgps_worker.links.together import leave_if_cancelled, together
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pgps_worker.config import WorkerConfig
+    from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals, WayVitals
 
@@ -64,6 +66,7 @@ class Keeper:
     link: calls.LinkRow
     stop: Stop
     vitals: Vitals
+    ears: Ears
     was_up: bool = False
 
     async def run(self) -> None:
@@ -131,7 +134,10 @@ class Keeper:
             vitals = self.vitals.link(self.link.name)
             vitals.state, vitals.connections = "up", vitals.connections + 1
             log.info("link %s: up, with broker %s", self.link.name, peer["name"])
-            await together({f"{name}-out": out.run(), f"{name}-back": back.run()})
+            over_there = SessionEar(there[0])
+            await over_there.listen(back.channel, calls.LINK_CHANNEL)
+            with self.ears.hear(out.channel, calls.LINK_CHANNEL) as over_here:
+                await together({f"{name}-out": out.run(over_here), f"{name}-back": back.run(over_there)})
             if out.drained and back.drained:
                 # This broker comes last, so that whoever connects next finishes what has begun.
                 await calls.close_link(there[0])

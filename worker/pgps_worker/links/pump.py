@@ -22,6 +22,7 @@ from pgps_worker.modes import Modes
 
 if TYPE_CHECKING:
     from pgps_worker.connection import Connection
+    from pgps_worker.ears import Ear, SessionEar
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals, WayVitals
 
@@ -110,15 +111,14 @@ class Pump:
     _buffer: Buffer[calls.Batch | bytes | _End] = field(default_factory=Buffer)
     _modes: Modes[Carrying] = field(default_factory=lambda: Modes(Carrying.STRAIGHT, CARRYING))
 
-    async def run(self) -> None:
-        """Carry until asked to stop, or the link is drained.
+    async def run(self, ear: Ear | SessionEar) -> None:
+        """Carry until asked to stop, or the link is drained; `ear` hears the channels of the source.
 
         Raises psycopg.Error when one of the two brokers refuses or is gone.
         """
-        await self.source.execute(f'listen "{self.channel}"; listen {calls.LINK_CHANNEL}'.encode())
         while not self.stop.requested and not self._is_over():
             self._modes.to(_BEGIN_AGAIN.get(self._modes.now, self._modes.now))
-            await together({f"{self.channel}-read": self._read(), f"{self.channel}-write": self._write()})
+            await together({f"{self.channel}-read": self._read(ear), f"{self.channel}-write": self._write()})
 
     @property
     def _begins_again(self) -> bool:
@@ -135,7 +135,7 @@ class Pump:
         """
         await calls.next_batch(self.source, self.last, 1, confirmed=self.last, refresh=False, mark=self.mark)
 
-    async def _read(self) -> None:
+    async def _read(self, ear: Ear | SessionEar) -> None:
         """Read what the source has for the target, and ahead of what is written while there is more than one batch."""
         after, confirmed = self.last, self.last
         refresh, beat = True, time.monotonic()
@@ -164,23 +164,23 @@ class Pump:
                 # While a small batch is received, the next one is read, when there is one. Reading further ahead would
                 # only make the batches smaller.
                 await self._buffer.drained(but=1 if batch.is_small else 0)
-            told_more = await self._pause(batch, confirmed)
+            told_more = await self._pause(ear, batch, confirmed)
             # The regular look at the other side must take place during a long backlog, too.
             refresh = told_more or time.monotonic() - beat > HEARTBEAT
         await self._buffer.put(_End(of_all=True))
 
-    async def _pause(self, batch: calls.Batch, confirmed: int) -> bool:
+    async def _pause(self, ear: Ear | SessionEar, batch: calls.Batch, confirmed: int) -> bool:
         """Wait while there is nothing to ask for; return whether there may be more to tell than events."""
         if batch.is_empty and not self._buffer.is_drained:
             # There may be more before what is being received is there, which is then confirmed.
             async with self._buffer.cuts_short():
-                return calls.LINK_CHANNEL in await self._wait(HEARTBEAT)
+                return calls.LINK_CHANNEL in await ear.heard(HEARTBEAT, stop=self.stop)
         if self._begins_again:
             return False
         if batch.is_empty and confirmed == self.last:
-            told = await self._wait(HEARTBEAT)
+            told = await ear.heard(HEARTBEAT, stop=self.stop)
             return not told or calls.LINK_CHANNEL in told
-        return batch.all_there_is and calls.LINK_CHANNEL in await self._wait(_CONFIRM)
+        return batch.all_there_is and calls.LINK_CHANNEL in await ear.heard(_CONFIRM, stop=self.stop)
 
     def _is_over(self) -> bool:
         return self.drained and self.other_way is not None and self.other_way.drained
@@ -272,20 +272,3 @@ class Pump:
                 finally:
                     # The part counts as dealt with even if it was refused, since the reader waits until all parts are.
                     await self._buffer.done()
-
-    async def _wait(self, timeout: float) -> set[str]:  # noqa: ASYNC109
-        """Return the channels that were notified, after `timeout` seconds at the latest."""
-        told = self._buffered()
-        if told:
-            return told
-        async with self.stop.cuts_short():
-            async for notify in self.source.notifies(timeout=timeout, stop_after=1):
-                told.add(notify.channel)
-        return told
-
-    def _buffered(self) -> set[str]:
-        """Take what came together with the last answer; psycopg would wait for another."""
-        told = set()
-        while notify := self.source.pgconn.notifies():
-            told.add(notify.relname.decode())
-        return told

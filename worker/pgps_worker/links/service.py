@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgps_worker.connection import connect, notified
+from pgps_worker.connection import connect
 from pgps_worker.links import calls
 from pgps_worker.links.keeper import Keeper
 from pgps_worker.logs import about
@@ -16,6 +16,7 @@ from pgps_worker.logs import about
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
     from pgps_worker.connection import Connection
+    from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -34,6 +35,7 @@ class Links:
     config: WorkerConfig
     stop: Stop
     vitals: Vitals
+    ears: Ears
 
     @property
     def name(self) -> str:
@@ -44,17 +46,17 @@ class Links:
         """Keep a task for each link until asked to stop."""
         running: dict[calls.LinkRow, asyncio.Task[None]] = {}
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-            await connection.execute("listen " + calls.LINK_CHANNEL)
             self.vitals.up(self.name)
             try:
-                while not self.stop.requested:
-                    links = await calls.serve_links(connection)
-                    for link in links:
-                        if link.at_once:
-                            await calls.note_link(connection, link.name, "defined")
-                    await self._adjust(running, links)
-                    await self._measure(connection)
-                    await notified(connection, _POLL, stop=self.stop)
+                with self.ears.hear(calls.LINK_CHANNEL) as ear:
+                    while not self.stop.requested:
+                        links = await calls.serve_links(connection)
+                        for link in links:
+                            if link.at_once:
+                                await calls.note_link(connection, link.name, "defined")
+                        await self._adjust(running, links)
+                        await self._measure(connection)
+                        await ear.heard(_POLL, stop=self.stop)
             finally:
                 await self._leave(list(running.values()))
 
@@ -63,7 +65,7 @@ class Links:
         gone = [link for link, task in running.items() if link not in wanted or link in at_once or task.done()]
         await self._leave([running.pop(link) for link in gone])
         for link in wanted - running.keys():
-            keeper = Keeper(self.config, link, self.stop, self.vitals)
+            keeper = Keeper(self.config, link, self.stop, self.vitals, self.ears)
             running[link] = asyncio.create_task(keeper.run(), name=f"link-{link.name}")
 
     async def _measure(self, connection: Connection) -> None:
