@@ -181,6 +181,7 @@
 \ir code/links/runs.sql
 \ir code/links/positions.sql
 \ir code/links/send.sql
+\ir code/links/flowing.sql
 \ir code/links/copy.sql
 \ir code/links/write_segments.sql
 \ir code/links/write_sent_rows.sql

@@ -117,6 +117,17 @@ language sql immutable parallel safe
 return number / 262144 * 262144;
 comment on function pgps_internal.position_segment_start(bigint) is 'The lowest number of the same segment';
 
+create or replace function pgps_internal.arrival_segment(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 65536 % 4;
+comment on function pgps_internal.arrival_segment(bigint) is
+'The segment that the number of an arrival is in';
+
+create or replace function pgps_internal.arrival_segment_start(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 65536 * 65536;
+comment on function pgps_internal.arrival_segment_start(bigint) is 'The lowest number of the same segment';
+
 create or replace function pgps_internal.lane_step_segment(number bigint) returns bigint
 language sql immutable parallel safe
 return number / 65536 % 4;

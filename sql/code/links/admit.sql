@@ -68,7 +68,6 @@ create or replace function pgps_internal.admit_item(
     neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text
 ) returns int8multirange
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_origin pgps_internal.origin;

@@ -106,7 +106,6 @@ create or replace function pgps_internal.tally_item(
     neighbour pgps_internal.neighbour, origin_id integer, item jsonb, slices jsonb, type_id integer, came bigint
 ) returns pgps_internal.tally[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_said bigint := (tally_item.item ->> 'events')::bigint;

@@ -72,35 +72,11 @@ begin
             or pgps_internal.count_runs(is_plain.batch #> '{types,0,runs}') > 40000 then
         return false;
     end if;
-    return pgps_internal.is_flowing(is_plain.neighbour, is_plain.batch -> 'items');
+    return (pgps_internal.look_at_items(is_plain.neighbour, is_plain.batch -> 'items')).is_flowing;
 end
 $$;
 comment on function pgps_internal.is_plain(pgps_internal.neighbour, jsonb) is
 'True when all events of a batch will be taken as they come, so that they can go straight into the log';
-
-create or replace function pgps_internal.is_flowing(neighbour pgps_internal.neighbour, items jsonb) returns boolean
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (
-        select bool_and(i.value ->> 'kind' = 'audit' or i.value ? 'upto'
-            and o.parent = (is_flowing.neighbour).neighbour_id and o.attachment = (i.value ->> 'attachment')::integer
-            and o.rewind_from is null and (i.value ->> 'previous')::bigint <= i.before
-                and (i.value ->> 'upto')::bigint > i.before)
-        from (
-            select i.value, o.origin_id,
-                coalesce(lag((i.value ->> 'upto')::bigint) over (partition by o.origin_id order by i.n),
-                o.horizon) as before
-            from jsonb_array_elements(is_flowing.items) with ordinality i(value, n)
-            left join lateral (select o.origin_id, pgps_internal.horizon(o.origin_id) as horizon
-                from pgps_internal.origin o
-                where o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer) o on true
-        ) i left join pgps_internal.origin o using (origin_id)) is true;
-end
-$$;
-comment on function pgps_internal.is_flowing(pgps_internal.neighbour, jsonb) is
-'True when a batch has only items (data, silence) and totals of the audit, and none that admit_item could refuse';
 
 create or replace function pgps_internal.open_segment(neighbour pgps_internal.neighbour, wire jsonb) returns text
 language plpgsql

@@ -357,7 +357,6 @@ changes of routes wait until the transaction ends. Needs pgps.link_open. Errors:
 
 create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_neighbour pgps_internal.neighbour;

@@ -6,7 +6,6 @@ create or replace function pgps_internal.acknowledge_sent(
     neighbour pgps_internal.neighbour, at pgps_internal.position, confirmed bigint, packed bigint
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_batch bigint := (acknowledge_sent.at).acked_batch;
@@ -37,7 +36,6 @@ have what is confirmed';
 
 create or replace function pgps_internal.mark(shipment pgps_internal.shipment) returns text
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$ begin return extract(epoch from (mark.shipment).created_at)::text; end $$;
 comment on function pgps_internal.mark(pgps_internal.shipment) is
 'The check value of a shipment''s number: a restored broker gives the same number at another time';

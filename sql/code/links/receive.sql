@@ -36,7 +36,6 @@ comment on function pgps_internal.do_link_begin(name, jsonb) is 'See pgps.link_b
 
 create or replace function pgps_internal.lock_batch(neighbour pgps_internal.neighbour, batch jsonb) returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_read_committed();
@@ -53,7 +52,6 @@ comment on function pgps_internal.lock_batch(pgps_internal.neighbour, jsonb) is
 
 create or replace function pgps_internal.last_received(neighbour_id integer) returns bigint
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select i.lseq from pgps_internal.arrival i where i.neighbour_id = last_received.neighbour_id
@@ -66,7 +64,6 @@ create or replace function pgps_internal.require_publisher(
     neighbour pgps_internal.neighbour, event_type pgps_internal.event_type
 ) returns void
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not has_table_privilege((require_publisher.neighbour).role::oid, (require_publisher.event_type).endpoint,
@@ -236,7 +233,7 @@ declare
     v_origins integer[];
     v_is_heard boolean;
 begin
-    -- Without set clauses, because it runs under those of pgps_internal.admit_batch.
+    -- Without set clauses, because it runs under those of what receives a batch.
     select array_agg((s.run ->> 'type_id')::integer), array_agg((s.run ->> 'lo')::bigint),
         array_agg((s.run ->> 'hi')::bigint),
         array_agg((s.run ->> 'volatile')::boolean), array_agg((s.run ->> 'published_at')::timestamptz),
@@ -244,7 +241,7 @@ begin
         bool_or(t.handler <> 'any' and has_table_privilege('pgps_worker'::name, t.log, 'trigger'))
     into v_types, v_los, v_his, v_volatile, v_published_at, v_origins, v_is_heard
     from (select s.value as run from jsonb_array_elements(note_slices.slices) s
-        where (s.value ->> 'ids')::int8multirange && note_slices.admitted) s
+        where note_slices.admitted is null or (s.value ->> 'ids')::int8multirange && note_slices.admitted) s
     join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
     join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid
         and o.epoch = (i.value ->> 'epoch')::integer
@@ -255,8 +252,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange, boolean) is
-'Publishes the admitted items'' events, with a row in the control queue for each statement at the origin. are_news:
-false for events fetched again for children. Called by pgps_internal.admit_batch alone';
+'Publishes the admitted items'' events (null: those of all), with a row in the control queue for each statement at the
+origin. are_news: false for events fetched again for children. Called where a batch is admitted alone';
 
 create or replace function pgps.link_apply(batch jsonb = null) returns jsonb
 language sql

@@ -4,11 +4,23 @@
 
 create or replace function pgps_internal.horizon(origin_id integer) returns bigint
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
+declare
+    v_horizon bigint;
+    v_newest bigint := pg_sequence_last_value('pgps_internal.arrival_id_seq'::regclass);
 begin
-    return coalesce((select i.horizon from pgps_internal.arrival i where i.origin_id = horizon.origin_id
-        order by i.arrival_id desc limit 1), 0);
+    -- The newest arrival of an origin is usually in the newest segment: one scan to set up, not four.
+    select i.horizon into v_horizon from pgps_internal.arrival i
+    where i.origin_id = horizon.origin_id
+        and pgps_internal.arrival_segment(i.arrival_id) = pgps_internal.arrival_segment(v_newest)
+        and i.arrival_id >= pgps_internal.arrival_segment_start(v_newest)
+    order by i.arrival_id desc limit 1;
+    if not found then
+        select i.horizon into v_horizon from pgps_internal.arrival i where i.origin_id = horizon.origin_id
+        order by i.arrival_id desc limit 1;
+    end if;
+    return coalesce(v_horizon, 0);
 end
 $$;
 comment on function pgps_internal.horizon(integer) is
@@ -29,7 +41,6 @@ comment on function pgps_internal.reached(integer) is
 
 create or replace function pgps_internal.last_sent(neighbour_id integer) returns bigint
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select o.lseq from pgps_internal.shipment o where o.neighbour_id = last_sent.neighbour_id

@@ -97,7 +97,6 @@ comment on function pgps_internal.plain_runs(integer, bigint, bigint, integer) i
 
 create or replace function pgps_internal.part_of(control pgps_internal.control) returns jsonb
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return jsonb_build_object('published_at', (part_of.control).published_at) || case when (part_of.control).volatile
@@ -110,7 +109,6 @@ comment on function pgps_internal.part_of(pgps_internal.control) is
 create or replace function pgps_internal.runs_with_ids(runs jsonb, type_id integer, lo bigint, ids bigint[])
 returns jsonb
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Rows come in the order of the runs, so each run has the next n ids.
@@ -136,7 +134,6 @@ comment on function pgps_internal.runs_with_ids(jsonb, integer, bigint, bigint[]
 
 create or replace function pgps_internal.count_runs(runs jsonb) returns bigint
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$ begin return (select coalesce(sum((r.value ->> 'n')::bigint), 0)::bigint
     from jsonb_array_elements(count_runs.runs) r); end $$;
 comment on function pgps_internal.count_runs(jsonb) is 'The number of events in runs';

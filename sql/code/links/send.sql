@@ -4,14 +4,12 @@
 
 create or replace function pgps_internal.require_sender() returns pgps_internal.neighbour
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$ begin return pgps_internal.linked('send'); end $$;
 comment on function pgps_internal.require_sender() is 'The neighbour this session sends to';
 
 create or replace function pgps_internal.sent(neighbour_id integer, origin_id integer, attachment integer)
 returns bigint
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select case when o.attachment = sent.attachment then o.upto end from pgps_internal.shipment o
@@ -24,7 +22,6 @@ comment on function pgps_internal.sent(integer, integer, integer) is
 
 create or replace function pgps_internal.count_ids(ids int8multirange) returns bigint
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Not in SQL, like everything that runs for each batch: an SQL function that cannot be inlined is planned at each
@@ -67,11 +64,38 @@ end;
 comment on function pgps_internal.delivered_between(bigint, bigint, bigint) is
 'What was delivered to a subscription in batches after one, up to another: the ids of a type in a batch';
 
+create or replace function pgps_internal.pack_only(
+    neighbour pgps_internal.neighbour, item pgps_internal.parcel, last_sent bigint
+) returns boolean
+language plpgsql
+as $$
+declare
+    v_origin integer := coalesce((pack_only.item).origin_id, (select o.origin_id from pgps_internal.origin o
+        where o.is_self and (pack_only.item).batch_id > o.from_batch
+            and (pack_only.item).batch_id <= coalesce(o.to_batch, (pack_only.item).batch_id)));
+    v_upto bigint := coalesce((pack_only.item).upto, (pack_only.item).batch_id);
+begin
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id,
+        events, slices)
+    select a.neighbour_id, pack_only.last_sent + 1, 'data', a.origin_id, a.attachment, a.sent, v_upto,
+        (pack_only.item).batch_id, pgps_internal.count_ids((pack_only.item).ids),
+        array[((pack_only.item).type_id, (pack_only.item).ids)::pgps_internal.slice]
+    from (select a.*, pgps_internal.sent(a.neighbour_id, a.origin_id, a.attachment) as sent
+        from pgps_internal.attached a where a.neighbour_id = (pack_only.neighbour).neighbour_id
+            and a.origin_id = v_origin and a.is_live offset 0) a
+    where a.sent < v_upto and not exists (select from pgps_internal.gap g
+        where g.origin_id = a.origin_id and g.upto > a.sent and g.upto < v_upto);
+    return found;
+end
+$$;
+comment on function pgps_internal.pack_only(pgps_internal.neighbour, pgps_internal.parcel, bigint) is
+'As pgps_internal.pack, for the one item that there is, without a look at others; false: there was no item to make, or
+a gap to be told before it. origin_id, upto: null = published here';
+
 create or replace function pgps_internal.pack(
     neighbour pgps_internal.neighbour, at pgps_internal.position, last_batch bigint, last_sent bigint
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer := (pack.neighbour).neighbour_id;
@@ -87,9 +111,16 @@ begin
         return;
     end if;
     -- Events of other origins are found in the ledger of arrivals, by their ids.
-    select array_agg((t.batch_id, t.type_id, t.ids * i.ids, i.origin_id, i.upto)::pgps_internal.parcel) into v_items
-    from unnest(v_taken) t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids)
-        and i.ids && t.ids;
+    if pg_sequence_last_value('pgps_internal.arrival_id_seq'::regclass) is not null then
+        select array_agg((t.batch_id, t.type_id, t.ids * i.ids, i.origin_id, i.upto)::pgps_internal.parcel) into v_items
+        from unnest(v_taken) t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids)
+            and i.ids && t.ids;
+    end if;
+    -- Common case: the batch has events of one type and one origin.
+    if cardinality(v_taken) = 1 and (v_items is null or cardinality(v_items) = 1 and v_items[1].ids = v_taken[1].ids)
+        and pgps_internal.pack_only(pack.neighbour, coalesce(v_items[1], v_taken[1]), pack.last_sent) then
+        return;
+    end if;
     select v_items || array_agg((t.batch_id, t.type_id, t.ids - coalesce(f.ids, '{}'), o.origin_id,
         t.batch_id)::pgps_internal.parcel) into v_items
     from unnest(v_taken) t
@@ -176,7 +207,6 @@ create or replace function pgps_internal.shipments_after(
     neighbour_id integer, after bigint, max_events integer, out items pgps_internal.shipment[], out events bigint
 )
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into items, events
@@ -277,7 +307,6 @@ comment on function pgps_internal.do_link_next(name, jsonb) is 'See pgps.link_ne
 create or replace function pgps_internal.item(shipment pgps_internal.shipment, neighbour pgps_internal.neighbour)
 returns jsonb
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_item jsonb := jsonb_build_object('lseq', (item.shipment).lseq, 'kind', (item.shipment).kind);
@@ -311,7 +340,6 @@ there';
 create or replace function pgps_internal.parts(neighbour pgps_internal.neighbour, after bigint, upto bigint)
 returns jsonb
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_types jsonb := '[]';

@@ -53,7 +53,6 @@ comment on function pgps_internal.text_settings(regclass) is
 
 create or replace function pgps_internal.small_parts(shipments pgps_internal.shipment[]) returns jsonb
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_only bigint;
@@ -93,10 +92,9 @@ comment on function pgps_internal.small_parts(pgps_internal.shipment[]) is
 'As pgps_internal.parts, with the events themselves; null when they cannot travel as text: of several types, rewound, of
 a type without exact text, or too long';
 
-create or replace function pgps_internal.store_rows(neighbour pgps_internal.neighbour, wire jsonb, items jsonb)
-returns jsonb
+drop function if exists pgps_internal.store_rows(pgps_internal.neighbour, jsonb, jsonb);
+create or replace function pgps_internal.store_rows(neighbour pgps_internal.neighbour, wire jsonb) returns jsonb
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
@@ -104,18 +102,16 @@ declare
     v_count bigint := pgps_internal.count_runs(store_rows.wire -> 'runs');
     v_ids bigint[];
 begin
-    if not pgps_internal.is_flowing(store_rows.neighbour, store_rows.items) then
-        raise exception 'what came from broker "%" cannot go straight into the log', (store_rows.neighbour).name
-            using errcode = '40001', hint = 'Again with staged.';
-    end if;
     if v_known @? '$[*] ? (@.as_text == true)' then
         v_type := pgps_internal.received_type(store_rows.neighbour, store_rows.wire);
         v_known := null;
     else
         select t.* into v_type from pgps_internal.event_type t where t.name = store_rows.wire ->> 'name';
-        perform pgps_internal.require_publisher(store_rows.neighbour, v_type) where v_type.type_id is not null;
     end if;
     if v_type.type_id is not null then
+        if v_known is not null then
+            perform pgps_internal.require_publisher(store_rows.neighbour, v_type);
+        end if;
         execute format('select pgps_internal.store_%s($1, $2)', v_type.type_id) using store_rows.wire -> 'rows', v_known
             into v_ids;
     end if;
@@ -134,7 +130,7 @@ begin
         case when v_ids[v_count] - v_ids[1] + 1 <> v_count then v_ids end);
 end
 $$;
-comment on function pgps_internal.store_rows(pgps_internal.neighbour, jsonb, jsonb) is
+comment on function pgps_internal.store_rows(pgps_internal.neighbour, jsonb) is
 'Puts the rows of a batch into the log and returns its runs with their ids. Errors: 55000 another schema, 42501, 40001
 not all would be taken, class 22 and 23 a value or constraint refuses; the batch is then received once more with
 staged.';
@@ -142,7 +138,6 @@ staged.';
 create or replace function pgps_internal.require_next(neighbour pgps_internal.neighbour, batch jsonb, last bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (require_next.batch ->> 'after')::bigint is distinct from require_next.last then
@@ -160,25 +155,24 @@ create or replace function pgps_internal.may_change_routes(
     neighbour pgps_internal.neighbour, batch jsonb, staged boolean
 ) returns boolean
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 begin
     return (may_change_routes.staged or may_change_routes.batch -> 'types' -> 0 is null)
-                and not pgps_internal.is_flowing(may_change_routes.neighbour, may_change_routes.batch -> 'items')
+                and not (pgps_internal.look_at_items(may_change_routes.neighbour,
+                    may_change_routes.batch -> 'items')).is_flowing
             or exists (select from pgps_internal.origin o
                 where o.parent = (may_change_routes.neighbour).neighbour_id
                     and o.answered is distinct from o.attachment);
 end
 $$;
 comment on function pgps_internal.may_change_routes(pgps_internal.neighbour, jsonb, boolean) is
-'True when a batch may change routes. Data in sequence (is_flowing) changes none, except in the first batch of an
+'True when a batch may change routes. Data in sequence (look_at_items) changes none, except in the first batch of an
 attachment: it is the answer, which is noted.';
 
 create or replace function pgps_internal.note_admitted(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, ids int8multirange, staged boolean
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_fetched int8multirange := '{}';
@@ -207,7 +201,6 @@ create or replace function pgps_internal.admit_batch(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, staged boolean
 ) returns jsonb
 language plpgsql
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_item jsonb;
@@ -272,6 +265,7 @@ as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
     v_last bigint := pgps_internal.lock_batch(v_neighbour, args);
+    v_look record;
     v_slices jsonb := '[]';
 begin
     if (args ->> 'after')::bigint < v_last then
@@ -281,8 +275,17 @@ begin
     if jsonb_array_length(args -> 'types') > 1 or not coalesce(args -> 'types' -> 0 ? 'rows', true) then
         raise exception 'the events of the batch up to % are not in it', args ->> 'upto' using errcode = '22023',
             hint = 'Use pgps.link_begin(batch) and pgps.link_apply().';
-    elsif args -> 'types' -> 0 is not null then
-        v_slices := pgps_internal.store_rows(v_neighbour, args -> 'types' -> 0, args -> 'items');
+    end if;
+    select l.* into v_look from pgps_internal.look_at_items(v_neighbour, args -> 'items') l;
+    if args -> 'types' -> 0 is not null then
+        if not v_look.is_flowing then
+            raise exception 'what came from broker "%" cannot go straight into the log', v_neighbour.name
+            using errcode = '40001', hint = 'Again with staged.';
+        end if;
+        v_slices := pgps_internal.store_rows(v_neighbour, args -> 'types' -> 0);
+    end if;
+    if v_look.is_settled and args #> '{items,-1,lseq}' = args -> 'upto' then
+        return pgps_internal.take_flowing(v_neighbour, args, v_slices, v_look.origins);
     end if;
     return pgps_internal.admit_batch(v_neighbour, args, v_slices, false);
 end

@@ -24,7 +24,14 @@ def test_every_ledger_is_cut_as_the_list_says(admin: psycopg.Connection) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "ledger"), [("log", "control"), ("batch", "batch"), ("position", "position"), ("lane_step", "lane_step")]
+    ("name", "ledger"),
+    [
+        ("log", "control"),
+        ("batch", "batch"),
+        ("position", "position"),
+        ("arrival", "arrival"),
+        ("lane_step", "lane_step"),
+    ],
 )
 def test_the_functions_and_the_text_say_the_same_as_the_list(admin: psycopg.Connection, name: str, ledger: str) -> None:
     size = value(admin, "select pgps_internal.segment_size(%s)", [ledger])
