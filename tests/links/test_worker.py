@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgps_worker.connection import Connection
+from pgps_worker.links import calls
 from tests.fix_broker import Rows, call, make_type, publish, rows, value
 from tests.fix_db import table_waiters, wait_until
 from tests.fix_worker import Workers
 from tests.links.rig import Broker, received
+from tests.links.serving import served
 
 Brokers = Callable[[int], list[Broker]]
 
@@ -77,6 +81,32 @@ def test_what_comes_while_a_small_batch_is_received_is_asked_for_meanwhile(broke
         publish(a.admin, "tick", 2)
         wait_until(lambda: value(a.admin, packed) == 2, what="the second has been asked for")
     assert arrived(b, "all", 2) == [1, 2]
+
+
+def test_events_that_wait_go_before_what_else_there_is_to_tell(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    call(a.admin, "create_link", "to_b", b.dsn)
+    with served(a, b):
+        subscribed(a, b)
+    publish(a.admin, "tick", *range(5))
+    a.settle()
+    asked: list[tuple[bool, int]] = []
+    next_batch = calls.next_batch
+
+    async def noted(source: Connection, after: int, max_events: int, **options: Any) -> calls.Batch:
+        batch = await next_batch(source, after, max_events, **options)
+        if "with_rows" in options:  # else it only compares what both have
+            asked.append((options["refresh"], batch.events))
+        return batch
+
+    monkeypatch.setattr(calls, "next_batch", noted)
+    with served(a, b):
+        assert arrived(b, "all", 5) == list(range(5))
+        wait_until(lambda: [refresh for refresh, _ in asked].count(True) > 1, what="both ways have told the rest")
+    assert [refresh for refresh, events in asked if events] == [False]
 
 
 def test_a_link_that_both_sides_define_is_served_once(brokers: Brokers, workers: Workers) -> None:

@@ -138,7 +138,8 @@ class Pump:
     async def _read(self, ear: Ear | SessionEar) -> None:
         """Read what the source has for the target, and ahead of what is written while there is more than one batch."""
         after, confirmed = self.last, self.last
-        refresh, beat = True, time.monotonic()
+        # Events first: what a new session plans when it is asked what else to tell takes as long as thousands of them.
+        refresh, beat, is_owed = False, time.monotonic(), True
         while not self.stop.requested and not self._begins_again:
             asked = self.size.events
             confirmed = self.last
@@ -156,7 +157,7 @@ class Pump:
             if self._is_over():
                 break
             if refresh:
-                beat = time.monotonic()
+                beat, is_owed = time.monotonic(), False
             if not batch.is_empty:
                 await self._read_events(batch)
                 after = batch.upto
@@ -164,6 +165,9 @@ class Pump:
                 # While a small batch is received, the next one is read, when there is one. Reading further ahead would
                 # only make the batches smaller.
                 await self._buffer.drained(but=1 if batch.is_small else 0)
+            if is_owed and batch.all_there_is:
+                refresh = True
+                continue
             told_more = await self._pause(ear, batch, confirmed)
             # The regular look at the other side must take place during a long backlog, too.
             refresh = told_more or time.monotonic() - beat > HEARTBEAT
