@@ -180,6 +180,7 @@
 \ir code/links/messages.sql
 \ir code/links/runs.sql
 \ir code/links/positions.sql
+\ir code/links/pack.sql
 \ir code/links/send.sql
 \ir code/links/flowing.sql
 \ir code/links/copy.sql

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -260,3 +261,46 @@ def test_whoever_serves_links_hears_at_once_that_one_is_made_paused_or_leads_els
         ):
             rows(a.admin, change)
             assert [n.channel for n in notifications(worker)] == ["pgps_link"], change
+
+
+def _noted(session: psycopg.Connection, batch: dict[str, Any]) -> tuple[list[Any], ...]:
+    """Receive a batch, and return what is written then, but for the numbers that are drawn; and roll back."""
+    arrivals = """
+        select lseq, mark, origin_id, attachment, upto, horizon, events, hi - lo, pgps_internal.count_ids(ids),
+            tallies::text, hops::text
+        from pgps_internal.arrival where lseq > %s order by arrival_id
+        """
+    statements = """
+        select hi - lo, type_id, publisher::text, volatile, published_at, origin_id from pgps_internal.control
+        where xid = pg_current_xact_id() order by hi
+        """
+    findings = """
+        select kind, what, neighbour, origin_id, type_id, after_batch, upto, there, here
+        from pgps_internal.audit_finding
+        """
+    with session.transaction(force_rollback=True):
+        told = value(session, "select pgps.link_take(%s::jsonb)", [json.dumps(batch)])
+        return [told], rows(session, arrivals, [batch["after"]]), rows(session, statements), rows(session, findings)
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["as said", "one event more is said than comes"])
+def test_what_is_noted_together_is_the_same_as_item_by_item(brokers: Brokers, more: int) -> None:
+    a, b = brokers(2)
+    for broker in (a, b):
+        make_type(broker.admin, "tick")
+    settled = "select is_settled from pgps_internal.look_at_items((select n from pgps_internal.neighbour n), %s::jsonb)"
+    with small(a, b) as (links, lane):
+        publish(a.admin, "tick", 0)
+        settle([a, b], links)
+        for numbers in ((1,), (2, 3), (4,)):
+            publish(a.admin, "tick", *numbers)
+            a.settle()
+        batch = lane.next(refresh=False)
+        assert [item["events"] for item in batch["items"]] == [1, 2, 1]
+        batch["items"][1]["events"] += more
+        assert value(b.admin, settled, [json.dumps(batch["items"])])
+        together = _noted(lane.target, batch)
+        assert [len(found) for found in together] == [1, 3, 3, more]
+        rows(b.admin, "update pgps_internal.origin set is_settled = false")
+        assert not value(b.admin, settled, [json.dumps(batch["items"])])
+        assert _noted(lane.target, batch) == together

@@ -37,6 +37,36 @@ $write$;
 comment on function pgps_internal.write_few(jsonb) is
 'The query of the rows and runs of a few events, a part of pgps_internal.sent_<type>';
 
+create or replace function pgps_internal.write_only(names jsonb) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $write$
+declare
+    -- As pgps_internal.part_of, whose call takes a row.
+    v_part text := $part$jsonb_build_object('published_at', c.published_at)
+        || case when c.volatile then '{"volatile": true}'::jsonb else '{}'::jsonb end$part$;
+begin
+    return pgps_internal.render($body$-- One event: its row and its statement, which mostly is in the same segment.
+                select jsonb_build_array(l.pgps_row), octet_length(l.pgps_row), l.xid, c.part
+                into v_found, v_bytes, v_xid, v_part
+                from (select x.xid, row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row
+                    from {log} x
+                    where x.event_id = pgps_only
+                        and pgps_internal.log_segment(x.event_id) = pgps_internal.log_segment(pgps_only) offset 0) l
+                left join lateral ({statement_near}) c on true;
+                if v_part is null then
+                    v_part := ({statement_far});
+                end if;
+                v_runs := jsonb_build_array(jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1) || v_part);$body$,
+        write_only.names || jsonb_build_object(
+            'statement_near', pgps_internal.statement_of(v_part || ' as part', write_only.names ->> 'type_id',
+                'pgps_only', also => ' and pgps_internal.log_segment(c.hi) = pgps_internal.log_segment(pgps_only)'),
+            'statement_far', pgps_internal.statement_of(v_part, write_only.names ->> 'type_id', 'pgps_only', 'v_xid')));
+end
+$write$;
+comment on function pgps_internal.write_only(jsonb) is
+'The statements for the row and the run of one event, a part of pgps_internal.sent_<type>';
+
 create or replace function pgps_internal.write_sent(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
 language plpgsql stable
@@ -57,17 +87,11 @@ begin
             v_found jsonb;
             v_bytes bigint;
             v_runs jsonb;
+            v_xid xid8;
+            v_part jsonb;
         begin
             if pgps_only is not null then
-                -- One event: its row and its statement.
-                select jsonb_build_array(l.pgps_row) as found, octet_length(l.pgps_row) as bytes,
-                    jsonb_build_array(jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1)
-                        || ({part_of_only})) as runs
-                into v_found, v_bytes, v_runs
-                from (select x.xid, row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row
-                    from {log} x
-                    where x.event_id = pgps_only
-                        and pgps_internal.log_segment(x.event_id) = pgps_internal.log_segment(pgps_only) offset 0) l;
+                {only}
             else
                 -- Few events: the statement of each is looked up, and adjacent events of one statement are a run. For
                 -- many see pgps_internal.runs.
@@ -79,8 +103,7 @@ begin
             end if;
             return jsonb_build_object('rows', v_found, 'runs', v_runs, 'attributes', {wire_known}::jsonb);
         end$body$, v_names || jsonb_build_object('few', pgps_internal.write_few(v_names),
-            'part_of_only', pgps_internal.statement_of('pgps_internal.part_of(c)', write_sent.names ->> 'type_id',
-                'pgps_only')));
+            'only', pgps_internal.write_only(v_names)));
 end
 $write$;
 comment on function pgps_internal.write_sent(pgps_internal.event_type, jsonb) is
