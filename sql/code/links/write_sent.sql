@@ -57,7 +57,8 @@ begin
                 if v_part is null then
                     v_part := ({statement_far});
                 end if;
-                v_runs := jsonb_build_array(jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1) || v_part);$body$,
+                v_runs := jsonb_build_array(
+                    jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1) || v_part);$body$,
         write_only.names || jsonb_build_object(
             'statement_near', pgps_internal.statement_of(v_part || ' as part', write_only.names ->> 'type_id',
                 'pgps_only', also => ' and pgps_internal.log_segment(c.hi) = pgps_internal.log_segment(pgps_only)'),
