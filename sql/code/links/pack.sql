@@ -24,6 +24,22 @@ end;
 comment on function pgps_internal.delivered_between(bigint, bigint, bigint) is
 'What was delivered to a subscription in batches after one, up to another: the ids of a type in a batch';
 
+create or replace function pgps_internal.from_elsewhere(taken pgps_internal.parcel[]) returns pgps_internal.parcel[]
+language plpgsql stable
+as $$
+begin
+    -- They are found in the ledger of arrivals, by their ids. Common case: there never was one.
+    if pg_sequence_last_value('pgps_internal.arrival_id_seq'::regclass) is null then
+        return null;
+    end if;
+    return (select array_agg((t.batch_id, t.type_id, t.ids * i.ids, i.origin_id, i.upto)::pgps_internal.parcel)
+        from unnest(from_elsewhere.taken) t join pgps_internal.arrival i on i.hi >= lower(t.ids)
+            and i.lo < upper(t.ids) and i.ids && t.ids);
+end
+$$;
+comment on function pgps_internal.from_elsewhere(pgps_internal.parcel[]) is
+'The parts of what was delivered that came from other origins; null when there are none';
+
 create or replace function pgps_internal.pack_only(
     neighbour pgps_internal.neighbour, item pgps_internal.parcel, last_sent bigint
 ) returns boolean
@@ -70,12 +86,7 @@ begin
     if v_taken is null then
         return;
     end if;
-    -- Events of other origins are found in the ledger of arrivals, by their ids.
-    if pg_sequence_last_value('pgps_internal.arrival_id_seq'::regclass) is not null then
-        select array_agg((t.batch_id, t.type_id, t.ids * i.ids, i.origin_id, i.upto)::pgps_internal.parcel) into v_items
-        from unnest(v_taken) t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids)
-            and i.ids && t.ids;
-    end if;
+    v_items := pgps_internal.from_elsewhere(v_taken);
     -- Common case: the batch has events of one type and one origin.
     if cardinality(v_taken) = 1 and (v_items is null or cardinality(v_items) = 1 and v_items[1].ids = v_taken[1].ids)
         and pgps_internal.pack_only(pack.neighbour, coalesce(v_items[1], v_taken[1]), pack.last_sent) then
