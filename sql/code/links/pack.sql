@@ -78,8 +78,7 @@ declare
     v_taken pgps_internal.parcel[];
     v_items pgps_internal.parcel[];
 begin
-    -- Several statements, each with little executor start-up: the later ones do not run when nothing is wanted, the
-    -- common case.
+    -- Several statements, each with little executor start-up: mostly nothing is wanted, and the later ones do not run.
     select array_agg((t.batch_id, t.type_id, t.ids, null, null)::pgps_internal.parcel) into v_taken
     from pgps_internal.delivered_between((pack.neighbour).subscription_id, (pack.at).received_batch,
         pack.last_batch) t;
