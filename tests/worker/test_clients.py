@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import psycopg
+import pytest
 
-from pgps_worker.clients import calls
+from pgps_worker.clients import calls, requests
 from pgps_worker.clients.requests import Requests
 from pgps_worker.config import WorkerConfig
+from pgps_worker.connection import Connection
 from pgps_worker.connection import connect as worker_connection
 from pgps_worker.ears import Ears
 from pgps_worker.stop import Stop
@@ -75,6 +79,47 @@ def test_requests_of_one_role_that_take_long_hold_up_those_of_no_other(
     rows(admin, "select pg_advisory_unlock(80)")
     for client in hers:
         assert replies(client, 1) == ["done"]
+
+
+@pytest.mark.anyio
+async def test_one_session_more_waits_until_it_is_known_whose_requests_are_executed(
+    own_database: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [Client(connect(dsn=own_database), f"client{n}") for n in range(3)]
+    for client in clients:
+        client.call("send_request", "select 1")
+    ears, stop = Ears(), Stop()
+    begun, looks, looked, gate = 0, 0, asyncio.Event(), asyncio.Event()
+    cancel_running = calls.cancel_running
+
+    @asynccontextmanager
+    async def gated(config: WorkerConfig, service: str, *, statement_timeout: float) -> AsyncIterator[Connection]:
+        nonlocal begun
+        if service == "requester":
+            begun += 1
+            await gate.wait()
+        async with worker_connection(config, service, statement_timeout=statement_timeout) as connection:
+            yield connection
+
+    async def counted(connection: Connection) -> int:
+        nonlocal looks
+        looks += 1
+        if looks > 5:
+            looked.set()
+        else:
+            ears.ring(calls.REQUEST_CHANNEL)
+        return await cancel_running(connection)
+
+    monkeypatch.setattr(requests, "connect", gated)
+    monkeypatch.setattr(calls, "cancel_running", counted)
+    config = WorkerConfig(dsn=own_database, name="t", concurrency=2)
+    task = asyncio.create_task(Requests(config, stop, Vitals(), ears).run())
+    await asyncio.wait_for(looked.wait(), 60)
+    assert begun == 2
+    gate.set()
+    assert await asyncio.to_thread(lambda: [replies(client, 1) for client in clients]) == [["done"]] * 3
+    stop.request()
+    await asyncio.wait_for(task, 60)
 
 
 def test_a_request_whose_backend_is_killed_is_executed_again_and_after_three_times_given_up(
@@ -219,14 +264,14 @@ def test_a_session_that_was_beaten_to_a_request_does_not_count_as_ended_by_it(
     config = WorkerConfig(dsn=own_database, name="t")
 
     async def be_beaten() -> None:
-        requests = Requests(config, Stop(), Vitals(), Ears())
+        session = Requests(config, Stop(), Vitals(), Ears())
         async with worker_connection(config, "requester", statement_timeout=60) as connection:
             claimed = await calls.claim_request(connection)
             assert claimed is not None
             rows(quicker, "select pgps.claim_request()")
             rows(quicker, "begin")
             assert column(quicker, "select pgps.run_request(%s)", [claimed.number]) == ["done"]
-            await requests._execute(connection, claimed)
+            await session._execute(connection, claimed)
 
     asyncio.run(be_beaten())
     rows(quicker, "commit")

@@ -76,8 +76,13 @@ class Requests:
         if free > 0:
             for _ in range(min(free, await calls.pending_requests(connection))):
                 self._begin()
-        elif free == 0 and await calls.pending_requests(connection, besides=list(self._owners)):
+        elif free == 0 and self._are_busy and await calls.pending_requests(connection, besides=list(self._owners)):
             self._begin(spare=True)
+
+    @property
+    def _are_busy(self) -> bool:
+        """True when each session executes a request, so that it is known whose: one that connects will claim any."""
+        return self._owners.total() == len(self._running)
 
     def _begin(self, *, spare: bool = False) -> None:
         task = asyncio.create_task(self._serve(spare=spare), name="requester")
@@ -98,6 +103,8 @@ class Requests:
                 if claimed is None:
                     return
                 self._owners[claimed.owner] += 1
+                if self._are_busy:
+                    self.ears.ring(calls.REQUEST_CHANNEL)
                 try:
                     await self._execute(connection, claimed)
                 finally:
