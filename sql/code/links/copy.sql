@@ -72,7 +72,7 @@ begin
             or pgps_internal.count_runs(is_plain.batch #> '{types,0,runs}') > 40000 then
         return false;
     end if;
-    return (pgps_internal.look_at_items(is_plain.neighbour, is_plain.batch -> 'items')).is_flowing;
+    return pgps_internal.is_flowing(is_plain.neighbour, is_plain.batch -> 'items');
 end
 $$;
 comment on function pgps_internal.is_plain(pgps_internal.neighbour, jsonb) is

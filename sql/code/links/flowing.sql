@@ -4,7 +4,6 @@
 -- Locks: those of receive.sql.
 -- Writes: arrival.
 
-drop function if exists pgps_internal.is_flowing(pgps_internal.neighbour, jsonb);
 create or replace function pgps_internal.look_at_items(
     neighbour pgps_internal.neighbour, items jsonb, out is_flowing boolean, out is_settled boolean,
     out origins integer[]
@@ -42,6 +41,15 @@ comment on function pgps_internal.look_at_items(pgps_internal.neighbour, jsonb) 
 'is_flowing: a batch has only items (data, silence) and totals of the audit, and none that admit_item could refuse.
 is_settled: and none for which there is anything to do but to note it. origins: that of each item. What is said of the
 path to origins stays true while their turns are held';
+
+create or replace function pgps_internal.is_flowing(neighbour pgps_internal.neighbour, items jsonb) returns boolean
+language plpgsql stable
+as $$
+begin
+    return (pgps_internal.look_at_items(is_flowing.neighbour, is_flowing.items)).is_flowing;
+end
+$$;
+comment on function pgps_internal.is_flowing(pgps_internal.neighbour, jsonb) is 'See pgps_internal.look_at_items';
 
 create or replace function pgps_internal.admit_flowing(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, origins integer[]

@@ -158,15 +158,14 @@ language plpgsql stable
 as $$
 begin
     return (may_change_routes.staged or may_change_routes.batch -> 'types' -> 0 is null)
-                and not (pgps_internal.look_at_items(may_change_routes.neighbour,
-                    may_change_routes.batch -> 'items')).is_flowing
+                and not pgps_internal.is_flowing(may_change_routes.neighbour, may_change_routes.batch -> 'items')
             or exists (select from pgps_internal.origin o
                 where o.parent = (may_change_routes.neighbour).neighbour_id
                     and o.answered is distinct from o.attachment);
 end
 $$;
 comment on function pgps_internal.may_change_routes(pgps_internal.neighbour, jsonb, boolean) is
-'True when a batch may change routes. Data in sequence (look_at_items) changes none, except in the first batch of an
+'True when a batch may change routes. Data in sequence (is_flowing) changes none, except in the first batch of an
 attachment: it is the answer, which is noted.';
 
 create or replace function pgps_internal.note_admitted(
