@@ -255,10 +255,16 @@ $$;
 comment on function pgps_internal.do_session_channels(name, jsonb) is 'See pgps.session_channels';
 
 create or replace function pgps_internal.is_served(service_id integer) returns boolean
-language sql volatile
-set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $$
-    select exists (select from pgps_internal.serving s
-        where s.service_id = is_served.service_id and pgps._session_lives(s.session_id))
+declare
+    v_lives boolean;
+begin
+    -- In PL/pgSQL, which keeps the plan. The newest session first: rows of those that have ended are kept for a day.
+    select true into v_lives from pgps_internal.serving s
+    where s.service_id = is_served.service_id and pgps._session_lives(s.session_id)
+    order by s.session_id desc limit 1;
+    return v_lives is not null;
+end
 $$;
 comment on function pgps_internal.is_served(integer) is 'True while a session that lives is registered for a service';
