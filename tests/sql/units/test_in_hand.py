@@ -15,12 +15,13 @@ from tests.sql.units.conftest import SERVICE
 from tests.sql.units.test_ledgers import serve_all, skip_to_next_segment
 
 
-def exchange(client: Party, server: Party, text: str) -> str:
-    """Ask and answer, all in the ways that cost least; return the conversation."""
+def exchange(client: Party, server: Party, text: str, commit: Callable[[], None] = lambda: None) -> str:
+    """Ask and answer; return the conversation. Then both have had something in hand, so what they have is known."""
     conversation: str = client.send(text, to_service=SERVICE, option="commit")["conversation"]
     assert server.text("new") == text
     server.send(f"answer to {text}", conversation)
     assert [row["status"] for row in server.both()] == ["PROCESSED", "ACCEPTED"]
+    commit()
     assert client.text(conversation) == f"answer to {text}"
     assert client.sync("commit")["status"] == "PROCESSED"
     return conversation
@@ -52,6 +53,7 @@ def test_what_a_transaction_that_was_rolled_back_had_in_hand_is_not(
 ) -> None:
     client, server = party("c"), party("s", autocommit=False).serve(SERVICE)
     server.connection.commit()
+    exchange(client, server, "0", server.connection.commit)
     asked = client.send("1", to_service=SERVICE, option="commit")
     other = client.send("2", to_service=SERVICE, option="commit")
     for _ in range(2):
@@ -78,6 +80,7 @@ def test_a_unit_that_is_over_is_not_committed(
     broker: psycopg.Connection, party: Callable[..., Party], clock: Clock
 ) -> None:
     client, server = party("c"), party("s").serve(SERVICE)
+    exchange(client, server, "0")
     conversation = client.send("1", to_service=SERVICE, option="commit")["conversation"]
     assert server.text("new") == "1"
     server.send("answer", conversation)
