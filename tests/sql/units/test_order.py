@@ -114,6 +114,27 @@ def test_units_at_one_place_are_received_one_by_one(broker: psycopg.Connection, 
     assert [one.receive("any"), two.text("old")] == [None, "3"]
 
 
+def test_the_low_mark_is_not_moved_past_what_waits_at_its_place(
+    broker: psycopg.Connection, party: Callable[..., Party]
+) -> None:
+    """What is received by the call that moves the mark, and given back, has the place of a unit that is over."""
+    client, holder, server = party("c"), party("h").serve(SERVICE), party("s").serve(SERVICE)
+    client.send("held", to_service=SERVICE, option="commit")
+    assert holder.text("new") == "held"
+    for n in range(120):
+        client.sync("cancel", client.send(str(n), to_service=SERVICE, option="commit")["uow_id"])
+    mine = client.request(SERVICE, "1")
+    client.send("2", mine["conversation"], option="commit")
+    client.sync("cancel", mine["uow_id"])
+    assert value(broker, "select count(*) from pgps_internal.queue_low") == 0
+    assert server.text("new") == "2"
+    assert value(broker, "select count(*) from pgps_internal.queue_low") == 1
+    server.sync("backout")
+    assert [server.text("new"), server.text("new")] == ["2", None]
+    holder.sync("backout")
+    assert server.text("new") == "held"
+
+
 def test_a_server_that_has_deregistered_ends_what_it_has_begun(
     broker: psycopg.Connection, party: Callable[..., Party]
 ) -> None:
