@@ -185,6 +185,45 @@ async def _is_cancelled() -> None:
     assert ended.is_set()
 
 
+@pytest.mark.parametrize("why", ["one failed", "it was cancelled"])
+def test_who_ends_ways_and_is_cancelled_meanwhile_waits_for_them(why: str) -> None:
+    """Two ways of a link break at once; one is still cancelling its statement, and its connections are open."""
+    asyncio.run(_is_cancelled_meanwhile(fails=why == "one failed"))
+
+
+async def _is_cancelled_meanwhile(*, fails: bool) -> None:
+    begun, ending, answered, ended = (asyncio.Event() for _ in range(4))
+
+    async def goes_on() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await answered.wait()
+            ended.set()
+
+    async def breaks() -> None:
+        await begun.wait()
+        if fails:
+            raise psycopg.OperationalError("the connection is lost")
+
+    task = asyncio.create_task(together({"on": goes_on(), "breaks": breaks()}))
+    await begun.wait()
+    if not fails:
+        task.cancel()
+    await ending.wait()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not task.done(), "somebody would close the connections"
+    answered.set()
+    with pytest.raises(ExceptionGroup if fails else asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("back", ["f", "m"])
 def test_an_idle_network_comes_to_rest_complete(fleet: Fleet, back: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from pgps_worker import lanes
 from tests.fix_db import Connect, wait_until
 from tests.fix_worker import RoleFactory, Ticks, Workers, free_port, metrics
 
@@ -273,3 +275,32 @@ def test_only_workers_and_administrators_end_sessions_and_only_those_with_lanes(
             connect(role("stranger"), dsn=own_database).execute(f"select {call}".encode())
     worker = connect(role("worker", "pgps_worker"), dsn=own_database)
     assert worker.execute("select pgps.end_lane(0)").fetchone() == (None,)
+
+
+def test_a_call_that_is_cancelled_has_ended_before_its_connection_is_closed() -> None:
+    asyncio.run(_is_cancelled())
+
+
+async def _is_cancelled() -> None:
+    begun, ending, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def asks() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # As psycopg does, which waits until the server has answered.
+            ending.set()
+            await answered.wait()
+
+    task = asyncio.create_task(lanes._Session(None, "lanes", None, 0).call(asks(), 60.0))  # type: ignore[arg-type]
+    await begun.wait()
+    task.cancel()
+    await ending.wait()
+    task.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not task.done(), "somebody would close the connection"
+    answered.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task

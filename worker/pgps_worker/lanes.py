@@ -19,6 +19,7 @@ import psycopg
 from psycopg import errors
 
 from pgps_worker.connection import Connection, connect, in_one_line
+from pgps_worker.links.together import ended
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -72,13 +73,13 @@ class _Session:
             if done:
                 return await running
             log.warning("%s: a filter does not let itself be cancelled: %s", self.service, await self._end())
-        except asyncio.CancelledError:
+            await asyncio.wait([running], timeout=_GRACE)
+            raise _SessionEndedError
+        finally:
+            # Whoever called closes the connection.
             running.cancel()
-            raise
-        await asyncio.wait([running], timeout=_GRACE)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        raise _SessionEndedError
+            if await ended([running]):
+                raise asyncio.CancelledError
 
     async def _end(self) -> str:
         async with connect(self.config, f"{self.service}-watchdog", statement_timeout=_STATEMENT_TIMEOUT) as other:

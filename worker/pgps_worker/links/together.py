@@ -10,15 +10,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
-__all__ = ["leave_if_cancelled", "together"]
+__all__ = ["ended", "leave_if_cancelled", "together"]
 
 
 async def together(named: dict[str, Coroutine[Any, Any, None]]) -> None:
     """Run some coroutines until all have ended, or one fails.
 
-    Then the others are cancelled, and waited for. Raises ExceptionGroup with what failed, the first first.
+    Then the others are cancelled, and waited for, also by one that is cancelled meanwhile, or once more: whoever called
+    closes the connections that they use. Raises ExceptionGroup with what failed, the first first.
     """
     tasks = [asyncio.create_task(coroutine, name=name) for name, coroutine in named.items()]
     try:
@@ -28,12 +29,31 @@ async def together(named: dict[str, Coroutine[Any, Any, None]]) -> None:
         late = [task for task in tasks if not task.done()]
         for task in late:
             task.cancel()
-        if late:
-            await asyncio.wait(late)
+        is_cancelled = await ended(late)
     failed += [task for task in late if not task.cancelled() and task.exception() is not None]
     errors = [error for task in failed if (error := task.exception()) is not None]
     if errors:
         raise BaseExceptionGroup("tasks that belong together failed", errors)
+    if is_cancelled:
+        raise asyncio.CancelledError
+
+
+async def ended(tasks: Sequence[asyncio.Task[Any]]) -> bool:
+    """Wait until tasks have ended, however; return True when the one that waits was cancelled meanwhile.
+
+    A statement that is cancelled goes on using its connection until the server has answered, and psycopg ends the
+    process when it was closed in between.
+    """
+    is_cancelled = False
+    while running := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError:
+            is_cancelled = True
+    for task in tasks:
+        # Looked at, so that asyncio does not report what nobody waits for any more.
+        _ = task.cancelled() or task.exception()
+    return is_cancelled
 
 
 def leave_if_cancelled() -> None:
