@@ -17,7 +17,9 @@ begin
             select l.event_id, row({l_columns})::pgps_event.{name} from {log} l where l.event_id = any (pgps_ids)
             union all
             select l.event_id, row({l_columns})::pgps_event.{name} from {kept} l
-            where l.event_id = any (pgps_ids) and not exists (select from {log} x where x.event_id = l.event_id);
+            where l.event_id = any (pgps_ids)
+                -- OFFSET 0: so the index is searched for the id, by a plan of any age (write_unfold.sql).
+                and not exists (select from {log} x where x.event_id = l.event_id offset 0);
         end$body$, write_events.names);
 end
 $write$;

@@ -201,12 +201,13 @@ begin
             from unnest(pgps_runs) r
             left join lateral (select l.xid from {log} l
                 where l.event_id = r.lo
-                    and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.lo)) l on true
+                    and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.lo) offset 0) l on true
             left join lateral ({statement}) c on true
             -- Null when an event is kept aside or lost, or its statement is no longer known: pgps.receive handles these
             -- cases.
             having bool_and(c.hi is not null) and not exists (
-                select from unnest(pgps_runs) r join {kept} k on k.event_id between r.lo and r.hi);
+                select from unnest(pgps_runs) r
+                cross join lateral (select from {kept} x where x.event_id between r.lo and r.hi limit 1) k);
             return v_told;
         end$body$, write_statements.names || jsonb_build_object('statement', pgps_internal.statement_of(
             'c.published_at, c.publisher, c.origin_id, c.lo, c.hi, c.raiser', write_statements.names ->> 'type_id',

@@ -46,9 +46,11 @@ begin
             -- events. Two comparisons, since a list behind IN would be built anew for each event.
             select array_agg({message}) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
-            join {log} l on l.event_id = r.event_id
-                and (pgps_internal.log_segment(l.event_id) = v_first
-                    or pgps_internal.log_segment(l.event_id) = v_last)
+            -- OFFSET 0: so the index is searched for the id, by a plan of any age. Of a plain join PostgreSQL reads the
+            -- whole index of a segment that was empty when the plan was made (decision 87).
+            cross join lateral (select * from {log} x where x.event_id = r.event_id
+                and (pgps_internal.log_segment(x.event_id) = v_first
+                    or pgps_internal.log_segment(x.event_id) = v_last) offset 0) l
             cross join lateral ({statement_in_segments}) c
             where r.type_id = {type_id};
             if cardinality(v_messages) = coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
@@ -56,8 +58,8 @@ begin
             end if;
             select array_agg({message}) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
-            join {log} l on l.event_id = r.event_id
-                and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.event_id)
+            cross join lateral (select * from {log} x where x.event_id = r.event_id
+                and pgps_internal.log_segment(x.event_id) = pgps_internal.log_segment(r.event_id) offset 0) l
             left join lateral ({statement}) c on true
             where r.type_id = {type_id};
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
@@ -67,7 +69,7 @@ begin
                         pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_broker), r.attempt, null,
                         null, null, null)::pgps_internal.message)
                     from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
-                    join {kept} l on l.event_id = r.event_id
+                    cross join lateral (select * from {kept} x where x.event_id = r.event_id offset 0) l
                     where r.type_id = {type_id}
                         and r.event_id not in (select (m).event_id from unnest(v_messages) m));
             end if;

@@ -12,8 +12,9 @@ begin
     with wanted as materialized (
         select m.subscription_id, m.class_id, m.skip
         from pgps_internal.current_member m
-        join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = share_out.batch_id
-            and d.type_id = share_out.type_id
+        -- OFFSET 0: so the index is searched for the class, by a plan of any age (write_unfold.sql).
+        cross join lateral (select x.batch_id from pgps_internal.delivery x where x.class_id = m.class_id
+            and x.batch_id = share_out.batch_id and x.type_id = share_out.type_id offset 0) d
         where m.type_id = share_out.type_id and m.takes_batch
             and (d.batch_id > m.from_batch
                 or m.from_batch >= pgps_internal.hidden() and exists (select from pgps_internal.newcomer n
@@ -32,11 +33,11 @@ begin
         on conflict do nothing
     )
     insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
-    select f.subscription_id, d.batch_id, e.event_id, d.type_id
+    select f.subscription_id, share_out.batch_id, e.event_id, share_out.type_id
     from free f
-    join pgps_internal.delivery d on d.class_id = f.class_id and d.batch_id = share_out.batch_id
-        and d.type_id = share_out.type_id
-    cross join lateral pgps_internal.event_ids(d) e(event_id)
+    cross join lateral (select x as delivery from pgps_internal.delivery x where x.class_id = f.class_id
+        and x.batch_id = share_out.batch_id and x.type_id = share_out.type_id offset 0) d
+    cross join lateral pgps_internal.event_ids(d.delivery) e(event_id)
     where not e.event_id <@ f.skip
     on conflict do nothing;
 end

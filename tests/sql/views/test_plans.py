@@ -15,7 +15,8 @@ from tests.fix_db import Connect
 
 READ = """
 select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables
-where schemaname = 'pgps_internal' and relname ~ '^(tick_log|control|batch|batch_type|delivery|position)_\\d$'
+where schemaname = 'pgps_internal' and relname ~ '^(control|batch|batch_type|delivery|position)_\\d$'
+    or schemaname ~ '^pgps_log_\\d$'
 """
 EVENTS = 3000
 
@@ -55,6 +56,57 @@ def test_plans_made_while_segments_are_empty_do_not_read_them_from_end_to_end_la
         call(other, "ack", subscription)
     before = round_trip(consumer)
     assert round_trip(consumer) - before < EVENTS / 10
+
+
+WAYS = {
+    "receive": "select count(*) from pgps.receive('{}', 10000)",
+    "rows": "select count(*) from pgps_queue.tick_receive(array['{}'], 10000)",
+    "callback": "call pgps.run_subscribers()",
+}
+BATCHES = 400
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_plans_made_before_a_segment_is_begun_do_not_read_it_from_end_to_end_later(
+    consumer: psycopg.Connection, connect: Connect, own_database: str, way: str
+) -> None:
+    if way == "callback":
+        rows(consumer, "create function public.handle(pgps_event.tick) returns void language plpgsql as 'begin end'")
+        for subscription in ("all", "even"):
+            call(consumer, "unsubscribe", subscription)
+        call(consumer, "subscribe", "handled", "tick", filter="n % 2 = 0", execute="public.handle")
+
+    def consume(connection: psycopg.Connection) -> None:
+        for subscription in () if way == "callback" else ("all", "even"):
+            assert value(connection, WAYS[way].format(subscription)) > 0
+            call(connection, "ack", subscription)
+        if way == "callback":
+            rows(connection, WAYS[way])
+
+    def trip() -> int:
+        publish(consumer, "tick", 2)
+        assert value(consumer, "select pgps.dispatch()") == 1
+        consume(consumer)
+        rows(consumer, "select pg_stat_force_next_flush()")
+        return int(value(consumer, READ))
+
+    # As autovacuum leaves segments that have been emptied.
+    rows(consumer, "analyze")
+    for _ in range(8):
+        trip()
+    for ledger, sequence in (("control", "event_id_seq"), ("position", "position_id_seq")):
+        size = value(consumer, "select pgps_internal.segment_size(%s)", [ledger])
+        rows(consumer, f"select setval('pgps_internal.{sequence}', {size})")
+    last = "(pgps_internal.last_batch()).batch_id"
+    rows(consumer, f"update pgps_internal.batch set batch_id = 4095 where batch_id = {last}")
+    other = connect(dsn=own_database)
+    publish(other, "tick", *range(EVENTS))
+    for _ in range(BATCHES):
+        publish(other, "tick", 2)
+        rows(other, "select pgps.dispatch()")
+    consume(other)
+    before = trip()
+    assert trip() - before < BATCHES / 2
 
 
 def test_a_look_for_pending_subscribers_reads_no_delivery_of_others(consumer: psycopg.Connection) -> None:
