@@ -1,8 +1,8 @@
 """What a worker is told by notifications: one session listens for its services.
 
 A NOTIFY wakes every session of the database that listens, whatever its channel, so
-ten sessions of a worker would be woken three times for an event (decision 86). Only
-the dispatcher listens for itself, since every event waits for it.
+ten sessions of a worker would be woken twice for an event (decision 86). Only the
+dispatcher listens for itself, since every event waits for it.
 """
 
 from __future__ import annotations
