@@ -125,6 +125,16 @@ def is_well_again(found: PutBack) -> bool:
     return found.b.identity()["state"] == "active" and [n for _, n in received(found.b, "all")] == [1, 2]
 
 
+def test_who_tries_again_is_told_by_both_what_to_type_and_where(put_back: PutBack) -> None:
+    with put_back.opened() as session:
+        put_back.note(session)
+    name = value(put_back.b.admin, "select pgps_internal.broker_name()")
+    for one, other in ((put_back.a, put_back.b), (put_back.b, put_back.a)):
+        with psycopg.connect(one.dsn, autocommit=True) as session, refused("55000", "was restored") as caught:
+            call(session, "link_open", json.dumps(other.identity()), "receive")
+        assert caught.value.diag.message_hint == f"On broker \"{name}\": select pgps.resume_links('restored')"
+
+
 def test_what_is_noticed_before_the_administrator_comes_stops_the_broker_until_then(put_back: PutBack) -> None:
     with put_back.opened() as session:
         put_back.note(session)

@@ -106,7 +106,9 @@ begin
     perform pgps_internal.require_link_role(caller, 'link brokers');
     v_me := pgps_internal.me();
     return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'state', v_me.state, 'name',
-        pgps_internal.broker_name(), 'protocol', 1, 'audits', true, 'recounts', true, 'detects', true,
+        pgps_internal.broker_name(), 'is_put_back', v_me.state <> 'active'
+            and v_me.incarnation = pgps_internal.link_incarnation(), 'protocol', 1, 'audits', true,
+        'recounts', true, 'detects', true,
         'version', pgps.version(), 'collation',
             (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider, d.daticulocale)
             from pg_database d where d.datname = current_database()));
@@ -121,7 +123,8 @@ begin atomic
 end;
 comment on function pgps.link_identity() is
 'Who this broker is, for a link''s handshake: broker, epoch, state (active or restored), name, protocol, version,
-collation. Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501.';
+collation; is_put_back: it is restored, and as no copy of a database. Needs pgps_link, pgps_worker or pgps_admin.
+Errors: 42501.';
 
 revoke all on function pgps.link_identity() from public;
 grant execute on function pgps.link_identity() to pgps_link, pgps_worker, pgps_admin;

@@ -93,15 +93,21 @@ create or replace function pgps_internal.check_peer(peer jsonb, me pgps_internal
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_restored text := case when (check_peer.me).state <> 'active' then pgps_internal.broker_name()
+        when check_peer.peer ->> 'state' <> 'active' then coalesce(check_peer.peer ->> 'name', '') end;
+    v_is_put_back boolean;
 begin
-    if (check_peer.me).state <> 'active' then
-        raise exception 'broker "%" was restored or cloned', pgps_internal.broker_name() using errcode = '55000',
-            hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, '
-                'pgps.resume_links(''clone'') if it lives on.';
-    elsif check_peer.peer ->> 'state' <> 'active' then
-        raise exception 'broker "%" was restored or cloned', check_peer.peer ->> 'name' using errcode = '55000',
-            hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, '
-                'pgps.resume_links(''clone'') if it lives on.';
+    if v_restored is not null then
+        -- With the same incarnation the files of the server were put back, and there is no other one that lives on.
+        v_is_put_back := case when (check_peer.me).state <> 'active'
+            then (check_peer.me).incarnation = pgps_internal.link_incarnation()
+            else coalesce((check_peer.peer ->> 'is_put_back')::boolean, false) end;
+        raise exception 'broker "%" was restored%', v_restored, case when v_is_put_back then '' else ' or cloned' end
+        using errcode = '55000', hint = case
+            when v_is_put_back then format('On broker "%s": select pgps.resume_links(''restored'')', v_restored)
+            else 'On it: select pgps.resume_links(''restored'') if the original is gone, '
+                'pgps.resume_links(''clone'') if it lives on.' end;
     elsif (check_peer.peer ->> 'broker')::uuid = (check_peer.me).broker_id then
         raise exception 'the link leads to this broker itself' using errcode = '22023',
             hint = 'Change conninfo with pgps.alter_link; if the other one is a copy of this database: '
