@@ -283,6 +283,62 @@ async def test_an_owner_that_has_all_slots_leaves_a_runner_to_others(agenda: Age
     assert (await take(agenda)).owner == "loud"
 
 
+async def wanted(agenda: Agenda, turn: Turn) -> bool:
+    try:
+        await asyncio.wait_for(agenda.wanted(turn), 0.01)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_however_many_owners_take_long_another_one_waits_for_a_slice(agenda: Agenda, clock: Clock) -> None:
+    hogs = [f"hog{n}" for n in range(9)]
+    agenda.offer([Pending(hog, 9, hog) for hog in hogs])
+    running = [await take(agenda) for _ in range(3)]
+    clock.now += 20
+    assert not await wanted(agenda, running[0]), "who has a slot keeps it"
+    tried = []
+    while await wanted(agenda, running[-1]):
+        tried.append(running[-1].owner)
+        agenda.done(running.pop(), Result(Outcome.OUSTED))
+        running.append(await take(agenda))
+        clock.now += 2
+    assert sorted([*tried, running[-1].owner]) == hogs[2:], "each is tried once; then it is known to take long"
+    clock.now += 10
+    assert await wanted(agenda, running[-1]), "others that take long wait longer, and not for ever"
+    agenda.offer([Pending("quick", 0, "quick")])
+    assert await wanted(agenda, running[-1])
+    agenda.done(running.pop(), Result(Outcome.OUSTED))
+    quick = await take(agenda)
+    assert (quick.owner, quick.limit) == ("quick", None)
+    agenda.done(quick, Result(Outcome.NOTHING))
+    hog = await take(agenda)
+    assert hog.limit is not None, "and has few events there when nobody else waits"
+    agenda.done(running.pop(), Result(Outcome.HANDLED))
+    await take(agenda)
+    agenda.offer([Pending("quick", 0, "quick")])
+    assert not await wanted(agenda, hog), "it has come into a slot, where it has the time that it needs"
+
+
+async def test_who_takes_long_is_quick_again_when_a_whole_turn_was(agenda: Agenda, clock: Clock) -> None:
+    agenda.offer([Pending(f"hog{n}", 9, "hog") for n in range(2)])
+    hogs = [await take(agenda), await take(agenda)]
+    limits = []
+    for seconds in (2, 0.1, 0.1):
+        agenda.offer([Pending("a", 0, "a")])
+        turn = await take(agenda)
+        limits.append(turn.limit is None)
+        clock.now += seconds
+        agenda.done(turn, Result(Outcome.HANDLED, more=False))
+    assert limits == [True, False, False]
+    agenda.done(hogs[0], Result(Outcome.HANDLED, more=False))
+    for _ in range(2):
+        agenda.offer([Pending("a", 0, "a")])
+        turn = await take(agenda)
+        assert turn.limit is None
+        agenda.done(turn, Result(Outcome.HANDLED, more=False))
+
+
 async def test_who_was_idle_has_saved_nothing_up(agenda: Agenda, clock: Clock) -> None:
     agenda.offer([Pending("a", 0, "a")])
     for _ in range(10):

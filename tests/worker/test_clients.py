@@ -122,6 +122,27 @@ async def test_one_session_more_waits_until_it_is_known_whose_requests_are_execu
     await asyncio.wait_for(task, 60)
 
 
+def test_requests_of_many_roles_that_take_long_hold_up_those_of_no_other(
+    own_database: str, connect: Connect, role: RoleFactory, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    theirs = [Client(connect(role(f"hog{n}"), dsn=own_database), f"hog{n}") for n in range(5)]
+    rows(admin, "select pg_advisory_lock(81)")
+    for client in theirs:
+        client.call("send_request", "select pg_advisory_xact_lock_shared(81)")
+    workers(own_database, "--concurrency", "2", "--time-slice", "0.1")
+    wait_until(lambda: len(lock_waiters(admin, 81)) == 3, what="as many as there are sessions, and one, are executed")
+    his = Client(connect(role("bob"), dsn=own_database), "bob")
+    for number in (1, 2, 3):
+        his.call("send_request", f"select {number}")
+        assert replies(his, 1) == ["done"]
+    rows(admin, "select pg_advisory_unlock(81)")
+    for client in theirs:
+        assert replies(client, 1) == ["done"]
+    attempts = "select count(*) from pgps_internal.request_attempt"
+    wait_until(lambda: value(admin, attempts) == 8, what="none counts as one that has ended its session")
+
+
 def test_a_request_whose_backend_is_killed_is_executed_again_and_after_three_times_given_up(
     own_database: str, connect: Connect, workers: Workers
 ) -> None:

@@ -55,6 +55,43 @@ def test_callbacks_of_one_role_that_take_long_hold_up_those_of_no_other(
         ticks.wait_for(name, 2)
 
 
+def test_callbacks_of_many_roles_that_take_long_hold_up_those_of_no_other(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers, role: RoleFactory
+) -> None:
+    """One callback of each role, and it catches cancellations: those without a slot are rolled back and come again."""
+    ticks.connection.execute(
+        """create function public.noted(who text, n integer) returns void language plpgsql security definer as $$
+        begin
+            insert into seen (who, n) values (who, n);
+            loop
+                begin
+                    if who <> 'alice' then perform pg_advisory_xact_lock_shared(7); end if;
+                    return;
+                exception when query_canceled then null;
+                end;
+            end loop;
+        end $$"""
+    )
+    hogs = [f"hog{number}" for number in range(5)]
+    for name in (*hogs, "alice"):
+        owner = role(name)
+        ticks.connection.execute(f"grant select on pgps_event.tick to {owner}".encode())
+        execute = f"public.noted(''{name}'', n)"
+        connect(owner, dsn=own_database).execute(
+            f"select pgps.subscribe('{name}', 'tick', execute => '{execute}')".encode()
+        )
+    ticks.connection.execute("select pg_advisory_lock(7)")
+    workers(own_database, "--concurrency", "2", "--callback-timeout", "600", "--time-slice", "0.1")
+    for number in (1, 2, 3):
+        ticks.publish(number)
+        ticks.wait_for("alice", number)
+    ticks.connection.execute("select pg_advisory_unlock(7)")
+    for hog in hogs:
+        ticks.wait_for(hog, 3)
+        assert ticks.seen(hog) == [1, 2, 3]
+    assert ticks.connection.execute("select * from pgps.exceptions").fetchall() == []
+
+
 def test_a_callback_that_raises_fails_for_its_event_only(own_database: str, ticks: Ticks, workers: Workers) -> None:
     ticks.subscribe("picky", "if e.n = 2 then raise exception 'no twos' using errcode = 'P0002'; end if")
     ticks.subscribe("all")

@@ -43,6 +43,13 @@ Concurrency = Annotated[
 CallbackTimeout = Annotated[
     float, typer.Option(envvar="PGPS_WORKER_CALLBACK_TIMEOUT", help="Seconds a batch of callbacks may take.")
 ]
+TimeSlice = Annotated[
+    float,
+    typer.Option(
+        envvar="PGPS_WORKER_TIME_SLICE",
+        help="Seconds that callbacks or requests of a role may have the last session while other roles wait.",
+    ),
+]
 DispatchTimeout = Annotated[
     float,
     typer.Option(
@@ -77,6 +84,7 @@ def work(
     once: Once = False,
     concurrency: Concurrency = 2,
     callback_timeout: CallbackTimeout = 30.0,
+    time_slice: TimeSlice = 1.0,
     dispatch_timeout: DispatchTimeout = 60.0,
     reclaim_every: ReclaimEvery = 5.0,
     cores: Cores = None,
@@ -97,6 +105,7 @@ def work(
             name=name or default_name(),
             concurrency=concurrency,
             callback_timeout=callback_timeout,
+            time_slice=time_slice,
             dispatch_timeout=dispatch_timeout,
             reclaim_every=reclaim_every,
             cores=cores or default_cores(),

@@ -6,6 +6,7 @@ This is bookkeeping inside one event loop: it uses no database, and the caller p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ __all__ = ["Agenda", "Outcome", "Result", "Turn"]
 # batch doubles; at the ceiling the limit is lifted.
 _EASY = 0.25
 _CEILING = 1024
+# What a turn of the one runner more may handle when the subscription's last turn took longer than a slice.
+_FEW = 5
+# How many slices it has there while only such subscriptions wait.
+_MANY = 10
 # A session may end for reasons of its own. If it ends again while it handles the same single event, that event is to
 # blame.
 _DEATHS_TO_BLAME = 2
@@ -41,6 +46,8 @@ class Outcome(enum.Enum):
     """The session ended while the callback ran."""
     FILED = enum.auto()
     """The one event that hangs or kills was filed as failed."""
+    OUSTED = enum.auto()
+    """It was rolled back, since another owner waited for its runner."""
     UNTOUCHED = enum.auto()
     """The turn never began: the session had ended before."""
     REFUSED = enum.auto()
@@ -127,13 +134,18 @@ class Agenda:
     `patience` seconds is served by priority again.
 
     There is a runner more than slots: when all slots are taken, it serves owners
-    of whom nothing runs. So however long the callbacks of one owner take, and
-    however many they are, those of another one do not wait for them.
+    of whom nothing runs. Who has it keeps it for a `time_slice` when others wait
+    for it, then the turn is rolled back, and comes again in a slot. So however
+    long the callbacks of some owners take, and however many these are, those of
+    another one wait for no longer than that. A subscription whose last turn took
+    longer than a slice waits for ten of them, comes there behind the others, and
+    with few events.
     """
 
     slots: int
     patience: float
     clock: Callable[[], float]
+    time_slice: float = 1.0
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _running: dict[str, bool] = field(default_factory=dict)
     _again: dict[str, int] = field(default_factory=dict)
@@ -141,6 +153,7 @@ class Agenda:
     _turns: dict[str, Turn] = field(default_factory=dict)
     _present: Counter[str] = field(default_factory=Counter)
     _records: dict[str, _Record] = field(default_factory=dict)
+    _long: set[str] = field(default_factory=set)
     _watchers: deque[asyncio.Future[None]] = field(default_factory=deque)
     _places: int = 0
     _closed: bool = False
@@ -177,6 +190,12 @@ class Agenda:
             await self._change()
         return None
 
+    async def wanted(self, turn: Turn) -> None:
+        """Return when another owner waits for the runner of a turn that has had its slice."""
+        while not self._must_leave(turn):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._change(), self.time_slice)
+
     async def settled(self) -> None:
         """Return when nothing waits and nothing runs."""
         while not self.idle and not self._closed:
@@ -187,8 +206,13 @@ class Agenda:
         name = turn.subscription
         self._running.pop(name, None)
         if self._turns.pop(name, None) is not None:
-            self._used[turn.owner] = self._used.get(turn.owner, 0.0) + self.clock() - turn.began
+            took = self.clock() - turn.began
+            self._used[turn.owner] = self._used.get(turn.owner, 0.0) + took
             self._present[turn.owner] -= 1
+            if result.outcome is Outcome.OUSTED or took > self.time_slice:
+                self._long.add(name)
+            elif turn.limit is None or result.outcome is Outcome.NOTHING:
+                self._long.discard(name)
         again = self._again.pop(name, None)
         more = self._judge(turn, result)
         if more or (again is not None and self._may_run(name)):
@@ -206,8 +230,8 @@ class Agenda:
         if outcome is Outcome.HANDLED:
             self._grow(name, result.share)
             return result.more
-        if outcome in {Outcome.NOTHING, Outcome.UNTOUCHED}:
-            return outcome is Outcome.UNTOUCHED
+        if outcome in {Outcome.NOTHING, Outcome.UNTOUCHED, Outcome.OUSTED}:
+            return outcome is not Outcome.NOTHING
         record = self._records.setdefault(name, _Record())
         # As long as the event of a verdict is not filed, no turn may run into it again. A verdict that was refused is
         # out of date: another worker is handling this event.
@@ -259,29 +283,50 @@ class Agenda:
     def _is_suspect(self, name: str) -> bool:
         return name in self._records and self._records[name].limit is not None
 
-    def _pick(self) -> Turn | None:
+    def _eligible(self) -> list[str]:
+        """Return what waits and may run now; beyond the slots, only what owners have of whom nothing runs."""
         full = sum(self._running.values()) >= max(1, self.slots - 1)
-        busy = {turn.owner for turn in self._turns.values()} if len(self._running) >= self.slots else set()
-        eligible = (
+        busy = {turn.owner for turn in self._turns.values()} if self._is_full() else set()
+        return [
             name
             for name, entry in self._waiting.items()
             if entry.owner not in busy and not (full and self._is_suspect(name))
-        )
+        ]
+
+    def _is_full(self) -> bool:
+        return len(self._running) >= self.slots
+
+    def _must_leave(self, turn: Turn) -> bool:
+        """Return whether the turn is the newest of more than slots, and another owner waits for it.
+
+        Who takes long turns itself waits for ten slices, lest they end each other's turns.
+        """
+        is_newest = next(reversed(self._turns), None) == turn.subscription
+        if len(self._running) <= self.slots or not is_newest:
+            return False
+        had_much = self.clock() - turn.began > _MANY * self.time_slice
+        return any(had_much or name not in self._long for name in self._eligible())
+
+    def _pick(self) -> Turn | None:
         times = {owner: self._time(owner) for owner, entries in self._present.items() if entries}
-        name = min(eligible, key=lambda name: self._rank(name, times), default=None)
+        name = min(self._eligible(), key=lambda name: self._rank(name, times), default=None)
         if name is None:
             return None
         entry = self._waiting.pop(name)
         record = self._records.get(name, _Record())
+        limit = record.limit
+        if limit is None and name in self._long and self._is_full():
+            limit = _FEW
         self._running[name] = record.limit is not None
-        turn = Turn(name, entry.priority, record.limit, record.deaths, record.verdict, entry.owner, self.clock())
+        turn = Turn(name, entry.priority, limit, record.deaths, record.verdict, entry.owner, self.clock())
         self._turns[name] = turn
         return turn
 
-    def _rank(self, name: str, times: dict[str, float]) -> tuple[bool, float, int, int]:
+    def _rank(self, name: str, times: dict[str, float]) -> tuple[bool, bool, float, int, int]:
         entry = self._waiting[name]
         demoted = self._is_suspect(name) and self.clock() - entry.since < self.patience
-        return demoted, times[entry.owner], -entry.priority, entry.place
+        takes_long = name in self._long and self._is_full()
+        return demoted, takes_long, times[entry.owner], -entry.priority, entry.place
 
     async def _change(self) -> None:
         watcher = asyncio.get_running_loop().create_future()

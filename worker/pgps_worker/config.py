@@ -6,6 +6,7 @@
 | name             | --name             | PGPS_WORKER_NAME             | host name and process id         |
 | concurrency      | --concurrency      | PGPS_WORKER_CONCURRENCY      | 2 subscriptions at once          |
 | callback_timeout | --callback-timeout | PGPS_WORKER_CALLBACK_TIMEOUT | 30 s                             |
+| time_slice       | --time-slice       | PGPS_WORKER_TIME_SLICE       | 1 s                              |
 | dispatch_timeout | --dispatch-timeout | PGPS_WORKER_DISPATCH_TIMEOUT | 60 s                             |
 | reclaim_every    | --reclaim-every    | PGPS_WORKER_RECLAIM_EVERY    | 5 s                              |
 | cores            | --cores            | PGPS_WORKER_CORES            | the processors of this host      |
@@ -47,7 +48,8 @@ class WorkerConfig:
     """The settings of one worker; all times are seconds. Raises ConfigError on a value that cannot work.
 
     `dsn` must reach the server itself, not a transaction pooler: the worker
-    holds session locks and listens. `dispatch_timeout` suspends a filter that
+    holds session locks and listens. `time_slice` is how long one role may have the
+    last session for callbacks, or for requests, while others wait. `dispatch_timeout` suspends a filter that
     hangs, `poll` is how late a lost notification is noticed, `report_every` how
     late a failure is logged. `cores` are the
     processors that the server and the clients have: the fewer, and the more
@@ -58,6 +60,7 @@ class WorkerConfig:
     name: str = field(default_factory=default_name)
     concurrency: int = 2
     callback_timeout: float = 30.0
+    time_slice: float = 1.0
     dispatch_timeout: float = 60.0
     reclaim_every: float = 5.0
     cores: int = field(default_factory=default_cores)
@@ -82,6 +85,7 @@ class WorkerConfig:
         for what in (
             "concurrency",
             "callback_timeout",
+            "time_slice",
             "dispatch_timeout",
             "reclaim_every",
             "cores",

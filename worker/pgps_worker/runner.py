@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -32,7 +31,12 @@ _FEW = 5
 
 def open_agenda(config: WorkerConfig) -> Agenda:
     """Return an empty agenda with as many slots as the worker runs callbacks of one owner at once."""
-    return Agenda(slots=config.concurrency, patience=config.callback_timeout, clock=time.monotonic)
+    return Agenda(
+        slots=config.concurrency,
+        patience=config.callback_timeout,
+        clock=time.monotonic,
+        time_slice=config.time_slice,
+    )
 
 
 def open_runners(config: WorkerConfig, agenda: Agenda, vitals: Vitals) -> list[Runner]:
@@ -108,9 +112,9 @@ class Runner:
             if event is None:
                 return Result(Outcome.NOTHING)
         began = time.monotonic()
-        with Watchdog(self.config, self.name, connection) as watchdog:
+        with Watchdog(self.config, self.name, connection, lambda: self.agenda.wanted(turn)) as watchdog:
             try:
-                async with asyncio.timeout(watchdog.give_up):
+                async with watchdog.patience:
                     events = await calls.run_subscriber(connection, turn.subscription, turn.limit)
             except TimeoutError:
                 await connection.close()
@@ -118,14 +122,27 @@ class Runner:
                 log.error("the callback of subscription %s cannot be ended; left alone", turn.subscription, extra=said)
                 return Result(Outcome.REFUSED)
             except psycopg.Error as error:
+                if watchdog.ousted:
+                    return await self._ousted(connection, turn)
                 failed = self._failed(connection, turn, error, barked=watchdog.barked)
                 return replace(failed, event=event)
+            if watchdog.ousted:
+                # It was done at that moment, but its session is about to end.
+                await connection.close()
         if events == 0:
             return Result(Outcome.NOTHING)
         self.vitals.events_handled += events
         self.vitals.batches_handled += 1
         share = (time.monotonic() - began) / self.config.callback_timeout
         return Result(Outcome.HANDLED, more=events >= min(turn.limit or _FEW, _FEW), share=share)
+
+    async def _ousted(self, connection: Connection, turn: Turn) -> Result:
+        await connection.close()
+        said = about(subscription=turn.subscription)
+        log.info("the callback of subscription %s was ended, since other roles wait; it runs again",
+            turn.subscription, extra=said)  # fmt: skip
+        self.vitals.callbacks_ousted += 1
+        return Result(Outcome.OUSTED)
 
     def _failed(self, connection: Connection, turn: Turn, error: psycopg.Error, *, barked: bool) -> Result:
         text = in_one_line(error)

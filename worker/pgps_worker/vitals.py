@@ -56,6 +56,7 @@ class Vitals:
     events_handled: int = 0
     batches_handled: int = 0
     callbacks_stopped: int = 0
+    callbacks_ousted: int = 0
     events_filed: int = 0
     segments_reclaimed: int = 0
     events_carried: int = 0

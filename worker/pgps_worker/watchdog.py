@@ -1,4 +1,4 @@
-"""Ends a session whose callback was cancelled, caught the cancellation, and goes on."""
+"""Ends a session whose callback was cancelled, caught the cancellation, and goes on, or that others wait for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pgps_worker import calls
 from pgps_worker.connection import Connection, connect, in_one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
     from pgps_worker.config import WorkerConfig
 
 __all__ = ["Watchdog"]
@@ -28,33 +30,58 @@ class Watchdog:
     """A context manager around one call; `barked` tells whether it had to end the session.
 
     A process that is in a loop of C or Python code reacts to no signal; `give_up`
-    is the time, in seconds, after which the watchdog leaves it alone.
+    is the time, in seconds, after which the watchdog leaves it alone, and
+    `patience` is the timeout that does so. `wanted`, if
+    there is one, is called after `time_slice` seconds: when it returns, somebody
+    else needs the session, which is ended, and `ousted` is true. A cancellation
+    might be caught, and what the call did until then would be committed.
     """
 
-    def __init__(self, config: WorkerConfig, service: str, connection: Connection) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        service: str,
+        connection: Connection,
+        wanted: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.barked = False
+        self.ousted = False
         self._grace = min(_GRACE, config.callback_timeout)
         self.give_up = config.callback_timeout + 2 * self._grace
+        self.patience = asyncio.timeout(self.give_up)
         self._config = config
         self._service = service
         self._pid = connection.info.backend_pid
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._wanted = wanted
+        self._timers: list[asyncio.TimerHandle] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> Self:
-        delay = self._config.callback_timeout + self._grace
-        self._timer = asyncio.get_running_loop().call_later(delay, self._bark)
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(self._config.callback_timeout + self._grace, self._bark))
+        if self._wanted is not None:
+            self._timers.append(loop.call_later(self._config.time_slice, self._begin, self._oust))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _begin(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        self._tasks.append(asyncio.create_task(work(), name=f"{self._service}-watchdog"))
 
     def _bark(self) -> None:
         self.barked = True
-        self._task = asyncio.create_task(self._terminate(), name=f"{self._service}-watchdog")
+        self._begin(self._terminate)
+
+    async def _oust(self) -> None:
+        assert self._wanted is not None
+        await self._wanted()
+        self.ousted = True
+        self.patience.reschedule(asyncio.get_running_loop().time() + self._grace)
+        await self._terminate()
 
     async def _terminate(self) -> None:
         try:

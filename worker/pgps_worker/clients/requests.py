@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -11,13 +13,15 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import errors
 
-from pgps_worker.calls import wash
+from pgps_worker.calls import terminate, wash
 from pgps_worker.clients import calls
 from pgps_worker.connection import Connection, connect, in_one_line
 from pgps_worker.logs import about
 from pgps_worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from pgps_worker.config import WorkerConfig
     from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
@@ -28,6 +32,19 @@ __all__ = ["Requests"]
 log = logging.getLogger(__name__)
 
 _STATEMENT_TIMEOUT = 30.0
+# How long a request may take to end after it was cancelled for others, before its session is ended.
+_GRACE = 2.0
+# How many slices a request has there while only roles wait whose last request took longer than one.
+_MANY = 10
+
+
+@dataclass(slots=True)
+class _Spare:
+    """What the one session more executes, and since when."""
+
+    task: asyncio.Task[None]
+    pid: int = 0
+    began: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +52,11 @@ class Requests:
     """Looks when a request was sent, and has up to `concurrency` sessions execute what waits.
 
     When all of them are busy, one more executes what roles have sent of whom none
-    is being executed. So however long the requests of one role take, and however
-    many they are, those of another one do not wait for them.
+    is being executed. It has a `time_slice` for each request while other roles
+    wait for it; then that is rolled back, and executed again in one of the others.
+    So however long the requests of some roles take, and however many they are,
+    those of another one wait for no longer than that. A role whose last request
+    took longer than a slice waits for ten of them.
     """
 
     config: WorkerConfig
@@ -45,6 +65,8 @@ class Requests:
     ears: Ears
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _owners: Counter[str] = field(default_factory=Counter)
+    _long: set[str] = field(default_factory=set)
+    _spare: list[_Spare] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -71,23 +93,43 @@ class Requests:
         await self._serve()
 
     async def _begin_some(self, connection: Connection) -> None:
-        """Begin as many sessions as there is work for; none more while the one that is more than all is busy."""
+        """Begin as many sessions as there is work for; if all are busy, see to what others wait for."""
         free = self.config.concurrency - len(self._running)
+        if free < 0:
+            await self._oust(connection)
+            free = self.config.concurrency - len(self._running)
         if free > 0:
             for _ in range(min(free, await calls.pending_requests(connection))):
-                self._begin()
+                self._begin(self._serve())
         elif free == 0 and self._are_busy and await calls.pending_requests(connection, besides=list(self._owners)):
-            self._begin(spare=True)
+            self._spare[:] = [_Spare(self._begin(self._serve_others()))]
 
     @property
     def _are_busy(self) -> bool:
         """True when each session executes a request, so that it is known whose: one that connects will claim any."""
         return self._owners.total() == len(self._running)
 
-    def _begin(self, *, spare: bool = False) -> None:
-        task = asyncio.create_task(self._serve(spare=spare), name="requester")
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name="requester")
         self._running.add(task)
         task.add_done_callback(self._ended)
+        return task
+
+    async def _oust(self, connection: Connection) -> None:
+        """End what the one session more executes when it has had its slice, and others wait."""
+        spare = self._spare[0]
+        began = spare.began
+        slices = (time.monotonic() - began) / self.config.time_slice
+        besides = list(self._owners) if slices > _MANY else self._not_for_spare()
+        if slices < 1 or not await calls.pending_requests(connection, besides=besides):
+            return
+        if spare.began != began:
+            return
+        spare.task.cancel()
+        if not (await asyncio.wait([spare.task], timeout=_GRACE))[0]:
+            # A request that catches its cancellation counts as one that has ended its session.
+            await terminate(connection, spare.pid)
+            await asyncio.wait([spare.task], timeout=_GRACE)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -95,25 +137,45 @@ class Requests:
         if error is not None:
             log.warning("requester: %s", in_one_line(error))
 
-    async def _serve(self, *, spare: bool = False) -> None:
-        """Execute requests in a session of their own until none waits; a spare one those of roles who have none."""
+    async def _serve(self) -> None:
+        """Execute requests in a session of their own until none waits."""
         async with connect(self.config, "requester", statement_timeout=_STATEMENT_TIMEOUT) as connection:
             while not self.stop.requested and not connection.closed:
-                claimed = await calls.claim_request(connection, besides=list(self._owners) if spare else ())
+                claimed = await calls.claim_request(connection)
                 if claimed is None:
                     return
-                self._owners[claimed.owner] += 1
-                if self._are_busy:
-                    self.ears.ring(calls.REQUEST_CHANNEL)
-                try:
-                    await self._execute(connection, claimed)
-                finally:
-                    self._ended_for(claimed.owner)
+                await self._execute_for(connection, claimed)
 
-    def _ended_for(self, owner: str) -> None:
-        self._owners[owner] -= 1
-        if not self._owners[owner]:
-            del self._owners[owner]
+    async def _serve_others(self) -> None:
+        """Execute requests of roles that have none executed; first of those who do not take long."""
+        spare = self._spare[0]
+        async with connect(self.config, "requester", statement_timeout=_STATEMENT_TIMEOUT) as connection:
+            spare.pid = connection.info.backend_pid
+            while not self.stop.requested and not connection.closed:
+                claimed = await calls.claim_request(connection, besides=self._not_for_spare())
+                claimed = claimed or await calls.claim_request(connection, besides=list(self._owners))
+                if claimed is None:
+                    return
+                spare.began = time.monotonic()
+                await self._execute_for(connection, claimed)
+                spare.began = math.inf
+
+    def _not_for_spare(self) -> list[str]:
+        return list(self._owners.keys() | self._long)
+
+    async def _execute_for(self, connection: Connection, claimed: calls.Claimed) -> None:
+        owner, began = claimed.owner, time.monotonic()
+        self._owners[owner] += 1
+        if self._are_busy:
+            self.ears.ring(calls.REQUEST_CHANNEL)
+        try:
+            await self._execute(connection, claimed)
+        finally:
+            self._owners[owner] -= 1
+            if not self._owners[owner]:
+                del self._owners[owner]
+            took_long = time.monotonic() - began > self.config.time_slice
+            (self._long.add if took_long else self._long.discard)(owner)
 
     async def _execute(self, connection: Connection, claimed: calls.Claimed) -> None:
         patient = replace(self.config, callback_timeout=claimed.timeout)
