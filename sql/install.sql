@@ -80,6 +80,7 @@
 \ir code/match/write_match.sql
 \ir code/match/visible.sql
 \ir code/match/write_visible.sql
+\ir code/match/crowded.sql
 \ir code/match/classes.sql
 \ir code/match/slow_lanes.sql
 \ir code/match/run_lanes.sql

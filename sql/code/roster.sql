@@ -127,6 +127,7 @@ as $roster$
     ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
+    ('sweep', 'match', 'pgps_internal.thin_out()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
     ('sweep', 'gaps', 'pgps_internal.sweep_gaps()'),
     ('sweep', 'units', 'pgps_internal.sweep_participants()'),

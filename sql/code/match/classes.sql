@@ -21,6 +21,7 @@ comment on function pgps_internal.clean_types(jsonb) is
 create or replace function pgps_internal.constant_text(value text, type_name text, environment jsonb) returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalstyle = postgres set timezone = 'UTC'
+set timezone_abbreviations = 'Default'
 as $$
 declare
     v_text text;
@@ -29,7 +30,7 @@ begin
     -- The literal is converted when the statement is parsed, under these settings; its first column then sets ISO for
     -- the output. The settings end with the function.
     perform set_config(e.key, e.value, true) from jsonb_each_text(constant_text.environment) e
-        where e.key in ('datestyle', 'intervalstyle', 'timezone');
+        where e.key in ('datestyle', 'intervalstyle', 'timezone', 'timezone_abbreviations');
     execute format('select set_config(''datestyle'', ''ISO'', true) || set_config(''intervalstyle'', ''postgres'', '
         'true), (%L::%s)::text',
         constant_text.value, constant_text.type_name) into v_set, v_text;
@@ -198,7 +199,8 @@ begin
             find_class.constant_types, find_class.environment) a;
         v_constants := v_apart.constants;
         v_signature := pgps_internal.find_signature(find_class.event_type, find_class.owner, v_apart.parsed,
-            v_apart.tier, v_apart.types, v_apart.environment, coalesce(find_class.in_lane, v_apart.tier = 'owner'));
+            v_apart.tier, v_apart.types, v_apart.environment,
+            case when find_class.in_lane is not null then find_class.in_lane when v_apart.tier = 'owner' then true end);
     end if;
     if not find_class.private then
         if v_signature is null then
@@ -226,7 +228,7 @@ $$;
 comment on function pgps_internal.find_class(pgps_internal.event_type, regrole, text, text[], jsonb, boolean,
     boolean) is
 'Finds the class of a filter for an owner, or makes it; nothing of the filter is run. private: always make a new one;
-in_lane: matched in the owner''s lane, null = if it may read more than the event';
+in_lane: matched in the owner''s lane, null = if it may read more than the event, or the owner has many forms of them';
 
 create or replace function pgps_internal.find_signature(
     event_type pgps_internal.event_type, owner regrole, parsed jsonb, tier text, parameter_types text[],
@@ -237,14 +239,20 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_signature bigint;
+    v_in_lane boolean := coalesce(find_signature.in_lane, false);
 begin
-    select g.signature_id into v_signature from pgps_internal.signature g
-    where g.type_id = (find_signature.event_type).type_id and g.owner = find_signature.owner
-        and md5(g.shape) = md5(find_signature.parsed ->> 'shape')
-        and g.parameter_types = find_signature.parameter_types and g.environment = find_signature.environment
-            and g.in_lane = find_signature.in_lane;
+    loop
+        select g.signature_id into v_signature from pgps_internal.signature g
+        where g.type_id = (find_signature.event_type).type_id and g.owner = find_signature.owner
+            and md5(g.shape) = md5(find_signature.parsed ->> 'shape')
+            and g.parameter_types = find_signature.parameter_types and g.environment = find_signature.environment
+            and g.in_lane = v_in_lane;
+        exit when found or v_in_lane or find_signature.in_lane is not null;
+        v_in_lane := pgps_internal.is_crowded((find_signature.event_type).type_id, find_signature.owner);
+        exit when not v_in_lane;
+    end loop;
     if v_signature is null then
-        if find_signature.in_lane then
+        if v_in_lane then
             perform pgps_internal.open_lane(find_signature.owner);
         end if;
         insert into pgps_internal.signature (type_id, owner, shape, tier, parameter_types, key_columns, environment,
@@ -259,9 +267,9 @@ begin
                     union all
                     (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k
                         where k ->> 'operator' <> '=' order by 1 limit 1))),
-            find_signature.environment, find_signature.in_lane, coalesce((pgps_internal.last_batch()).batch_id, 0))
+            find_signature.environment, v_in_lane, coalesce((pgps_internal.last_batch()).batch_id, 0))
         returning signature_id into v_signature;
-        perform pgps_internal.add_feature((find_signature.event_type).type_id, 'lane') where find_signature.in_lane;
+        perform pgps_internal.add_feature((find_signature.event_type).type_id, 'lane') where v_in_lane;
         perform pgps_internal.build_signature(v_signature);
         if find_signature.tier <> 'safe' then
             perform pgps_internal.note_names_of_signature(v_signature);
@@ -271,7 +279,9 @@ begin
 end
 $$;
 comment on function pgps_internal.find_signature(pgps_internal.event_type, regrole, jsonb, text, text[], jsonb,
-    boolean) is 'Finds the signature of a shape for an owner and its settings, or makes it with its matching function';
+    boolean) is
+'Finds the signature of a shape for an owner and its settings, or makes it with its matching function. in_lane: null =
+with the dispatcher, unless it asks many of the owner already';
 
 create or replace function pgps_internal.note_member(class_id bigint) returns void
 language plpgsql

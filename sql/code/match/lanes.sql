@@ -97,8 +97,8 @@ begin
                     or exists (select from pgps_internal.asked_again))
                 and l.is_slow = coalesce(lanes_with_work.is_slow, l.is_slow) and pgps_internal.has_guests(l.owner)
         )
-        -- A regrole shows a dropped role as a number; its lane is left out.
-        select b.lane_id from behind b where b.owner::text <> b.owner::oid::text order by b.lane_id);
+        -- What is furthest behind comes first: the call may end before it has come to all of them.
+        select p.lane_id from behind b join pgps_internal.lane_place p using (lane_id) order by p.batch_id, p.lane_id);
 end
 $$;
 comment on function pgps_internal.lanes_with_work(bigint, boolean) is
