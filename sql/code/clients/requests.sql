@@ -76,7 +76,7 @@ begin
     insert into pgps_internal.client_turn (client_id) values (v_client.client_id) on conflict do nothing;
     insert into pgps_internal.request (client_id, request_id, role, request, environment)
     values (v_client.client_id, v_id, quote_ident(caller)::regrole, args ->> 'request',
-        pgps_internal.current_environment(args -> 'schemas'));
+        pgps_internal.current_environment(args -> 'schemas', args ->> 'request'));
     perform pg_notify('pgps_request', '');
     return v_id;
 end
@@ -255,10 +255,6 @@ has executed it';
 create or replace function pgps_internal.execute_request(request pgps_internal.request) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalstyle = postgres set timezone = 'UTC'
--- As pgps_internal.settled_clause() has them: what a request means, and how it is answered, does not depend on this
--- session.
-set array_nulls = on set bytea_output = hex set extra_float_digits = 1 set quote_all_identifiers = off
-set transform_null_equals = off set xmlbinary = base64 set xmloption = content
 as $$
 declare
     v_function regproc;
@@ -271,9 +267,11 @@ begin
             hint = 'Send the request as another role.';
     end if;
     v_function := pgps_internal.build_requester((execute_request.request).role);
-    -- The settings of the session that sent the request; they end with this function.
+    -- What a request means, and how it is answered, does not depend on this session. The settings of the one that sent
+    -- it; they end with this function.
+    perform set_config(s.name, s.value, true) from pgps_internal.settled() s;
     perform set_config(e.key, e.value, true) from jsonb_each_text((execute_request.request).environment) e
-    where e.key in ('datestyle', 'intervalstyle', 'timezone');
+    where e.key <> 'search_path';
     v_before := pgps_internal.session_state(false);
     execute format('with chunk as materialized (
             select f.pgps_payloads, f.pgps_columns, f.pgps_upto, f.n from %s($1, $2) with ordinality f(pgps_payloads, '

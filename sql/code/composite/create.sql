@@ -130,7 +130,8 @@ begin
             hint = format('Choose another name, or first: select pgps.drop_event_type(%L)', quote_ident(v_name));
     end if;
     perform pgps_internal.make_composite(caller, v_name, args, v_parsed,
-        pgps_internal.current_environment(args -> 'schemas') || jsonb_build_object('timezone', args ->> 'zone'));
+        pgps_internal.current_environment(args -> 'schemas', args::text)
+            || jsonb_build_object('timezone', args ->> 'zone'));
 end
 $$;
 comment on function pgps_internal.do_create_composite(name, jsonb) is 'See pgps.create_composite_event';

@@ -190,7 +190,7 @@ begin
     perform pgps_internal.retire(v_subscription, false);
     update pgps_internal.subscription s
     set filter = nullif(args ->> 'filter', ''), parameter_types = pgps_internal.clean_types(args -> 'constant_types'),
-        environment = pgps_internal.current_environment(args -> 'schemas'),
+        environment = pgps_internal.current_environment(args -> 'schemas', args ->> 'filter'),
         state = case when s.state = 'suspended' then 'active' else s.state end, last_error = null
     where s.subscription_id = v_id returning * into v_subscription;
     update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended'

@@ -109,7 +109,7 @@ begin
         callback, arguments, takes, priority, max_attempts, handler)
     values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type',
         (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
-        pgps_internal.current_environment(args -> 'schemas'),
+        pgps_internal.current_environment(args -> 'schemas', concat(args ->> 'filter', ' ', args ->> 'execute')),
         pgps_internal.clean_types(args -> 'constant_types'),
         case when v_callback ->> 'function' is null then 'external' else 'internal' end, args ->> 'scope',
         v_callback ->> 'function', v_callback ->> 'arguments',

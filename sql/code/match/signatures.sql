@@ -3,28 +3,45 @@
 -- Locks: those of creating and dropping functions and tables.
 -- Writes: class, const, member, signature; by name: the constants of a signature.
 
-create or replace function pgps_internal.current_environment(schemas jsonb) returns jsonb
+drop function if exists pgps_internal.current_environment(jsonb);
+create or replace function pgps_internal.current_environment(schemas jsonb, written text) returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     return jsonb_build_object('search_path', pgps_internal.clean_path(current_environment.schemas),
-        'timezone', current_setting('timezone'), 'datestyle', current_setting('datestyle'),
-        'intervalstyle', current_setting('intervalstyle'));
+            'timezone', current_setting('timezone'), 'datestyle', current_setting('datestyle'),
+            'intervalstyle', current_setting('intervalstyle'))
+        || case when current_setting('timezone_abbreviations') <> 'Default'
+            then jsonb_build_object('timezone_abbreviations', current_setting('timezone_abbreviations')) else '{}' end
+        -- Only where it is looked at: it names an object that may be dropped.
+        || case when current_environment.written ~* '@@|ts_?(vector|query|headline)'
+            then jsonb_build_object('default_text_search_config', current_setting('default_text_search_config'))
+            else '{}' end;
 end
 $$;
-comment on function pgps_internal.current_environment(jsonb) is
+comment on function pgps_internal.current_environment(jsonb, text) is
 'The settings of this session that what is written in it keeps wherever it runs. schemas: its search_path, a JSON
 array';
 
+create or replace function pgps_internal.settled() returns table (name text, value text)
+language sql immutable rows 10
+begin atomic
+    -- What PostgreSQL sets where nobody sets anything. Not among them: what only names a file or an object that another
+    -- server may not have, as the locales do (decision 88).
+    values ('array_nulls', 'on'), ('bytea_output', 'hex'), ('extra_float_digits', '1'), ('gin_fuzzy_search_limit', '0'),
+        ('quote_all_identifiers', 'off'), ('row_security', 'on'), ('timezone_abbreviations', 'Default'),
+        ('transform_null_equals', 'off'), ('xmlbinary', 'base64'), ('xmloption', 'content');
+end;
+comment on function pgps_internal.settled() is
+'What expressions depend on besides the environment in which they were written: settings that are the same for all, so
+that nothing depends on the session in which they run';
+
 create or replace function pgps_internal.settled_clause() returns text
 language sql immutable
--- What PostgreSQL sets where nobody sets anything. No SET clause, so that the planner puts the text in its place.
-return 'set array_nulls = on set bytea_output = hex set extra_float_digits = 1 set quote_all_identifiers = off '
-    'set transform_null_equals = off set xmlbinary = base64 set xmloption = content';
-comment on function pgps_internal.settled_clause() is
-'SET clauses for what expressions depend on besides the environment in which they were written: the same for all, so
-that nothing depends on the session in which they run';
+set search_path = pg_catalog, pg_temp
+as $$ select string_agg(format('set %s = %L', s.name, s.value), ' ' order by s.name) from pgps_internal.settled() s $$;
+comment on function pgps_internal.settled_clause() is 'The settings of pgps_internal.settled() as SET clauses';
 
 drop function if exists pgps_internal.environment_clause(jsonb);
 create or replace function pgps_internal.environment_clause(environment jsonb, is_settled boolean = true) returns text

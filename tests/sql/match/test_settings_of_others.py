@@ -31,6 +31,11 @@ _FILTERS = {
     "xmlbinary": ("hex", ["xmlelement(name e, b)::text = '<e>YQD/</e>'"]),
     "xmloption": ("document", ["(coalesce(x::text, '') || s)::xml is not null and n = 1"]),
     "datestyle": ("German", ["n = 1 and (make_date(2024, 1, 2) + n)::text = '2024-01-03'"]),
+    "default_text_search_config": ("pg_catalog.simple", ["to_tsvector(s) @@ to_tsquery('walk')"]),
+    "timezone_abbreviations": (
+        "India",
+        ["('2024-01-01 00:00 IST' || left(s, 0))::timestamptz = '2024-01-01 00:00+02' and n = 1"],
+    ),
     "timezone": ("Asia/Tokyo", ["extract(hour from to_timestamp(n)) = 0"]),
 }
 
@@ -44,7 +49,7 @@ class Broker:
         self._connect = connect
         self._dsn = dsn
         self._places = [f"database {conninfo_to_dict(dsn)['dbname']}", f"role {self.worker}"]
-        rows(self.admin, "set timezone = 'UTC'")
+        rows(self.admin, "set timezone = 'UTC'; set default_text_search_config = 'pg_catalog.english'")
         make_type(self.admin, "tick", _ATTRIBUTES)
 
     def session(self) -> psycopg.Connection:
@@ -115,7 +120,7 @@ def test_a_policy_means_the_same_whatever_the_session_that_dispatches_has_set(
         rows(dispatcher, "select pgps.dispatch()")
         return numbers(session, "s")
 
-    settings = {"bytea_output": "escape", "extra_float_digits": "-15", "datestyle": "German"}
+    settings = {"bytea_output": "escape", "extra_float_digits": "-15", "datestyle": "German", "row_security": "off"}
     assert broker.elsewhere(settings, seen) == [[1], [1, 1]]
 
 
@@ -142,3 +147,22 @@ def test_a_callback_and_a_request_run_with_the_settings_of_who_wrote_them(
     expected = [[r"0.30000000000000004\x6100ff"], [{"b": r"\x6100ff", "f": 0.30000000000000004, "n": None}]]
     settings = {"bytea_output": "escape", "extra_float_digits": "-15", "transform_null_equals": "on"}
     assert broker.elsewhere(settings, run) == [expected, expected]
+
+
+def test_all_that_others_wrote_runs_with_the_same_settings(broker: Broker, connect: Connect, own_database: str) -> None:
+    """Filters that read tables, policies and callbacks: each runs in a function that sets all that is settled."""
+    rows(broker.admin, "create table public.seen (n integer)")
+    rows(
+        broker.admin,
+        "create function public.note(n integer) returns void language sql as 'insert into seen values (n)'",
+    )
+    call(broker.admin, "subscribe", "s", "tick", "n in (select w.n from public.seen w)", execute="public.note(n)")
+    call(broker.admin, "create_policy", "tick", "p", broker.worker, "n > 1")
+    rows(broker.admin, "grant select on pgps_event.tick to public")
+    call(broker.session(), "subscribe", "t", "tick")
+    broker.dispatch()
+    made = "select distinct substring(p.proname, '^[a-z]+') from pg_proc p {} where p.prosecdef"
+    made += " and p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^(match|visible|callback)_[0-9]' {}"
+    assert column(broker.admin, made.format("", "order by 1")) == ["callback", "match", "visible"]
+    settled = ("cross join pgps_internal.settled() s", "and format('%s=%s', s.name, s.value) <> all (p.proconfig)")
+    assert column(broker.admin, made.format(*settled)) == []
