@@ -109,6 +109,7 @@
 \ir code/deliver/consumers.sql
 \ir code/deliver/leases.sql
 \ir code/deliver/unfold.sql
+\ir code/deliver/large_events.sql
 \ir code/deliver/deliver.sql
 \ir code/deliver/write_unfold.sql
 \ir code/deliver/positions.sql

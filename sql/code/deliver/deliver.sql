@@ -218,7 +218,9 @@ declare
     v_found record;
     v_max integer := coalesce(new.max_events, 100);
     v_acks boolean := coalesce(new.acks, false);
-    v_handed_out pgps_internal.received[];
+    v_few integer;
+    v_state text;
+    v_error text;
 begin
     -- One statement checks what find_subscription and require_rights check, which raise the error when it fails.
     select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage')
@@ -248,17 +250,17 @@ begin
     end if;
     if new.consumer is not null then perform pgps_internal.check_consumer(new.consumer); end if;
     loop
-        v_handed_out := case when v_subscription.handler <> 'any'
-                then pgps_internal.hand_out(v_subscription, v_max, v_acks, new.consumer)
-            when v_acks then pgps_internal.take_shared(v_subscription, v_max, new.consumer)
-            else pgps_internal.lease(v_subscription, v_max, new.consumer) end;
-        new.messages := case when cardinality(v_handed_out) > 0
-            then pgps_internal.unfold(v_handed_out, v_subscription) else '{}' end;
-        if v_subscription.kind <> 'external' then
-            new.messages := pgps_internal.after_receive(v_subscription, new.messages);
-        end if;
-        exit when cardinality(v_handed_out) = 0 or cardinality(new.messages) > 0;
-        perform pgps_internal.pass_over(v_subscription, v_handed_out);
+        begin
+            new.messages := pgps_internal.hand_out_messages(v_subscription, coalesce(v_few, v_max), v_acks,
+                new.consumer);
+            exit;
+        exception when program_limit_exceeded or out_of_memory or internal_error then
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+            if not pgps_internal.is_too_large(v_state, v_error) then
+                raise;
+            end if;
+        end;
+        v_few := pgps_internal.fewer_events(v_subscription, coalesce(v_few, v_max), new.consumer, v_error);
     end loop;
     return new;
 end

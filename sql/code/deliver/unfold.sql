@@ -51,6 +51,8 @@ declare
     v_type pgps_internal.event_type;
     v_found record;
     v_ids bigint[];
+    -- One event alone is handed out if that can be done at all, and to registrations all of an occurrence are.
+    v_is_checked boolean := cardinality(unfold.handed_out) = 1 or (unfold.subscription).kind <> 'external';
 begin
     if not (unfold.subscription).is_pattern then
         -- Without a pattern all events are of one type.
@@ -59,6 +61,10 @@ begin
             coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'),
                 current_database()::text) as broker
         into v_found from pgps_internal.event_type t where t.type_id = unfold.handed_out[1].type_id;
+        if not v_is_checked and pgps_internal.is_toasted(v_found.name, unfold.handed_out[1].event_id,
+            unfold.handed_out[cardinality(unfold.handed_out)].event_id) then
+            perform pgps_internal.require_fit(unfold.handed_out);
+        end if;
         if v_found.is_restricted then
             select t.* into v_type from pgps_internal.event_type t where t.type_id = v_found.type_id;
             v_ids := pgps_internal.visible_ids(v_type, v_owner,
@@ -75,6 +81,11 @@ begin
     for v_type in select t.* from pgps_internal.event_type t
         where t.type_id in (select r.type_id from unnest(unfold.handed_out) r)
     loop
+        if not v_is_checked and pgps_internal.is_toasted(v_type.name, unfold.handed_out[1].event_id,
+            unfold.handed_out[cardinality(unfold.handed_out)].event_id) then
+            perform pgps_internal.require_fit(unfold.handed_out);
+            v_is_checked := true;
+        end if;
         v_ids := pgps_internal.visible_ids(v_type, v_owner,
             array(select r.event_id from unnest(unfold.handed_out) r where r.type_id = v_type.type_id));
         v_messages := v_messages || pgps_internal.unfold_these(unfold.handed_out, v_type, v_ids,
@@ -86,6 +97,41 @@ $$;
 comment on function pgps_internal.unfold(pgps_internal.received[], pgps_internal.subscription) is
 'Events with their payload, as far as the subscription''s owner may see them now; one statement for each event type
 among them';
+
+create or replace function pgps_internal.hand_out_messages(
+    subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
+) returns pgps_internal.message[]
+language plpgsql
+as $$
+declare
+    v_handed_out pgps_internal.received[];
+    v_messages pgps_internal.message[] := '{}';
+begin
+    loop
+        v_handed_out := case when (hand_out_messages.subscription).handler <> 'any'
+                then pgps_internal.hand_out(hand_out_messages.subscription, hand_out_messages.max_events,
+                    hand_out_messages.acks, hand_out_messages.consumer)
+            when hand_out_messages.acks then pgps_internal.take_shared(hand_out_messages.subscription,
+                hand_out_messages.max_events, hand_out_messages.consumer)
+            else pgps_internal.lease(hand_out_messages.subscription, hand_out_messages.max_events,
+                hand_out_messages.consumer) end;
+        exit when cardinality(v_handed_out) = 0;
+        v_messages := pgps_internal.unfold(v_handed_out, hand_out_messages.subscription);
+        if pg_column_size(v_messages) > 100000000 then
+            perform pgps_internal.require_sendable(v_messages);
+        end if;
+        if (hand_out_messages.subscription).kind <> 'external' then
+            v_messages := pgps_internal.after_receive(hand_out_messages.subscription, v_messages);
+        end if;
+        exit when cardinality(v_messages) > 0;
+        perform pgps_internal.pass_over(hand_out_messages.subscription, v_handed_out);
+    end loop;
+    return v_messages;
+end
+$$;
+comment on function pgps_internal.hand_out_messages(pgps_internal.subscription, integer, boolean, text) is
+'Hands out the next events of a subscription with their payload; those that nobody can see are passed over. Errors:
+54000 they are too large for one call, or one of them is by itself (large_events.sql)';
 
 create or replace function pgps_internal.broker_name() returns text
 language plpgsql stable
