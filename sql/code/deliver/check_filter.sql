@@ -4,7 +4,7 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.do_types_for(caller name, args jsonb) returns jsonb
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -20,7 +20,10 @@ begin
         end if;
         return jsonb_build_object('pattern', true, 'event_type', v_prefix || '*', 'types', (
             select coalesce(jsonb_agg(t.name order by t.name), '[]') from pgps_internal.event_type t
-            where starts_with(t.name, v_prefix) and has_table_privilege(caller, t.endpoint, 'select')));
+            where starts_with(t.name, v_prefix) and has_table_privilege(caller, t.endpoint, 'select')
+                -- What somebody is changing or dropping is joined later (late_types.sql).
+                and pgps_internal.try_lock(t.endpoint, 'access share') and pgps_internal.try_lock(t.log, 'access share')
+            ));
     end if;
     v_type := pgps_internal.find_type(v_given);
     if not has_table_privilege(caller, v_type.endpoint, 'select') then
@@ -36,8 +39,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_types_for(name, jsonb) is
-'The event types a subscription is about: one, or all of a prefix that the caller may see. Errors: 42704, 42501, 55000
-not advertised.';
+'The event types a subscription is about: one, or all of a prefix that the caller may see and that nobody is changing;
+these are locked, access share. Errors: 42704, 42501, 55000 not advertised.';
 
 create or replace function pgps.check_filter(event_type text, filter text) returns text[]
 language plpgsql

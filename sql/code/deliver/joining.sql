@@ -27,7 +27,9 @@ $$;
 comment on function pgps_internal.waiting_ids(pgps_internal.event_type, pgps_internal.batch) is
 'The ids of events of a type that have been committed and are in no batch up to last';
 
-create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription) returns void
+drop function if exists pgps_internal.join_unseen_types(pgps_internal.subscription);
+create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription, start text)
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -45,6 +47,12 @@ begin
             and not exists (select from pgps_internal.member m
             where m.subscription_id = (join_unseen_types.subscription).subscription_id and m.type_id = t.type_id)
     loop
+        if not pgps_internal.try_lock(v_type.log, 'access share') then
+            perform pgps_internal.note_late(join_unseen_types.subscription, v_type,
+                case when has_table_privilege((join_unseen_types.subscription).owner::oid, v_type.endpoint, 'select')
+                    then join_unseen_types.start else 'now' end);
+            continue;
+        end if;
         begin
             perform pgps_internal.join_type(join_unseen_types.subscription, v_type, 'now');
         exception when others or assert_failure or query_canceled then
@@ -58,8 +66,9 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.join_unseen_types(pgps_internal.subscription) is
-'Joins a new subscription to a prefix to the event types of it that its owner may not see yet';
+comment on function pgps_internal.join_unseen_types(pgps_internal.subscription, text) is
+'Joins a new subscription to a prefix to the event types of it that its owner may not see yet, and notes those that
+somebody is changing or dropping';
 
 create or replace function pgps_internal.join_type(
     subscription pgps_internal.subscription, event_type pgps_internal.event_type, start text

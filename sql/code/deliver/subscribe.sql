@@ -138,7 +138,7 @@ begin
         end if;
     end loop;
     if v_subscription.is_pattern then
-        perform pgps_internal.join_unseen_types(v_subscription);
+        perform pgps_internal.join_unseen_types(v_subscription, args ->> 'start');
     end if;
     if v_subscription.callback is not null then
         perform pgps_internal.note_callback(v_subscription);

@@ -21,6 +21,9 @@ begin
         return -1;
     end if;
     -- Common case: there never was a row, which the sequence tells without a query or a look at a file (decision 70).
+    if pg_sequence_last_value('pgps_internal.late_type_place_seq'::regclass) is not null then
+        perform pgps_internal.join_late_types(v_last, v_window.parts);
+    end if;
     if pg_sequence_last_value('pgps_internal.to_skip_skip_id_seq'::regclass) is not null
             and pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
         v_is_judged := pgps_internal.before_batch(v_last, v_window.parts);

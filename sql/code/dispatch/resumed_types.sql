@@ -21,6 +21,7 @@ declare
     v_events bigint := 0;
 begin
     perform pgps_internal.forget_dropped(), pgps_internal.free_locked();
+    perform pgps_internal.join_late_types(pgps_internal.last_batch(), '{}');
     loop
         v_held := (select min(m.held_batch) from pgps_internal.mended_part m);
         if v_held is null then

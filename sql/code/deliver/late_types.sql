@@ -1,0 +1,141 @@
+-- Event types that a new subscription to a prefix cannot join at once, since somebody is changing or dropping them in a
+-- transaction that is open. Who subscribes does not wait for him: it is noted, and the dispatcher lets the subscription
+-- join before it dispatches anything of the type (decision 88).
+-- Locks: access share on logs, and rows of subscriptions, which are not waited for.
+-- Writes: broken_type, joining, late_type, member.
+
+create or replace function pgps_internal.note_late(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type, start text
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if note_late.start <> 'now' then
+        raise exception '%', pgps_internal.held_text((note_late.event_type).name) using errcode = '55P03',
+            hint = 'Subscribe when that transaction has ended, or with start => ''now''.';
+    end if;
+    -- What is committed until now was published before the subscription.
+    insert into pgps_internal.late_type (subscription_id, type_id, seen)
+    values ((note_late.subscription).subscription_id, (note_late.event_type).type_id, pgps_internal.committed_now());
+end
+$$;
+comment on function pgps_internal.note_late(pgps_internal.subscription, pgps_internal.event_type, text) is
+'Notes that a subscription to a prefix joins an event type later, and gets what commits from now on. Errors: 55P03 it is
+to begin earlier than now.';
+
+create or replace function pgps_internal.published_before(
+    event_type pgps_internal.event_type, seen pg_snapshot, last pgps_internal.batch
+) returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_xids xid8[];
+    v_ranges int8multirange;
+    v_ids int8multirange;
+begin
+    select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
+    from pgps_internal.in_no_batch(published_before.last, pgps_internal.committed_now()) w
+    where w.type_id = (published_before.event_type).type_id and pg_visible_in_snapshot(w.xid, published_before.seen);
+    if v_xids is not null then
+        execute format('select c.ids from pgps_internal.part_ids_%s($1, $2) c', (published_before.event_type).type_id)
+            using v_xids, v_ranges into v_ids;
+    end if;
+    return coalesce(v_ids, '{}');
+end
+$$;
+comment on function pgps_internal.published_before(pgps_internal.event_type, pg_snapshot, pgps_internal.batch) is
+'The ids of events of a type that a snapshot sees and that are in no batch up to last';
+
+create or replace function pgps_internal.join_late(
+    late pgps_internal.late_type, subscription pgps_internal.subscription, event_type pgps_internal.event_type,
+    last pgps_internal.batch
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_from bigint := coalesce((join_late.last).batch_id, 0);
+    v_skip int8multirange := pgps_internal.published_before(join_late.event_type, (join_late.late).seen,
+        join_late.last);
+    v_is_shared boolean := (join_late.subscription).handler = 'any' and (join_late.subscription).callback is null;
+begin
+    perform from pgps_internal.subscription s
+        where s.subscription_id = (join_late.late).subscription_id for key share skip locked;
+    if not found or (join_late.subscription).filter is not null then
+        perform pgps_internal.open_lane((join_late.subscription).owner);
+        insert into pgps_internal.joining (subscription_id, type_id, from_batch, skip)
+        values ((join_late.late).subscription_id, (join_late.late).type_id, v_from, v_skip) on conflict do nothing;
+        perform pg_notify('pgps_lanes', '');
+        return;
+    end if;
+    -- A class of its own: the owner's definitions, under whose lock classes are shared, may be locked by the owner.
+    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
+    select (join_late.late).subscription_id, pgps_internal.find_class(join_late.event_type,
+            (join_late.subscription).owner, null, null, '{}', true, false),
+        (join_late.late).type_id, v_from, v_skip, v_is_shared;
+    perform pgps_internal.add_feature((join_late.late).type_id, 'share') where v_is_shared;
+    if (join_late.subscription).callback is not null then
+        perform pgps_internal.build_callback((join_late.late).subscription_id, (join_late.late).type_id);
+    end if;
+end
+$$;
+comment on function pgps_internal.join_late(pgps_internal.late_type, pgps_internal.subscription,
+    pgps_internal.event_type, pgps_internal.batch) is
+'Makes a subscription to a prefix a member of an event type that is free now, or leaves it to the lane of its owner when
+there is a filter; from the batch after last on, without what was published before it was made';
+
+create or replace function pgps_internal.join_late_types(last pgps_internal.batch, parts pgps_internal.part[])
+returns void
+language plpgsql
+as $$
+declare
+    v_late record;
+begin
+    if pg_relation_size('pgps_internal.late_type'::regclass) = 0 then
+        return;
+    end if;
+    for v_late in
+        select l as late, t as event_type, s as subscription, t.type_id is null or s.subscription_id is null
+            or s.owner::text = s.owner::oid::text as is_over
+        from pgps_internal.late_type l
+        left join pgps_internal.event_type t using (type_id)
+        left join pgps_internal.subscription s using (subscription_id)
+        order by l.place for update of l skip locked
+    loop
+        if not v_late.is_over then
+            if not pgps_internal.try_lock((v_late.event_type).log, 'access share') then
+                perform pgps_internal.keep_locked(v_late.event_type, join_late_types.parts);
+                continue;
+            end if;
+            perform pgps_internal.join_late(v_late.late, v_late.subscription, v_late.event_type, join_late_types.last);
+        end if;
+        delete from pgps_internal.late_type l where l.place = (v_late.late).place;
+    end loop;
+end
+$$;
+comment on function pgps_internal.join_late_types(pgps_internal.batch, pgps_internal.part[]) is
+'Before a window is dispatched (parts), and before what was set aside is: lets subscriptions to a prefix join the event
+types that they could not join before. Types that still cannot be joined are set aside';
+
+create or replace function pgps_internal.keep_locked(
+    event_type pgps_internal.event_type, parts pgps_internal.part[]
+) returns void
+language plpgsql
+as $$
+begin
+    -- It may be free in a moment: nothing of it may be dispatched before the subscription has joined it.
+    update pgps_internal.broken_type b set is_mended = false
+    where b.type_id = (keep_locked.event_type).type_id and b.is_mended;
+    if exists (select from unnest(keep_locked.parts) p where p.type_id = (keep_locked.event_type).type_id)
+        and not exists (select from pgps_internal.broken_type b
+            where b.type_id = (keep_locked.event_type).type_id) then
+        perform pgps_internal.note_broken(keep_locked.event_type, '55P03',
+            'it is being changed or dropped in a transaction that is open');
+    end if;
+end
+$$;
+comment on function pgps_internal.keep_locked(pgps_internal.event_type, pgps_internal.part[]) is
+'Sets an event type aside that somebody has locked, if the window has events of it; what is set aside of it stays
+there';
