@@ -222,3 +222,33 @@ def _offered(s: Scene) -> list[str]:
     s.b.hear()
     said = [i for i in s.b.all_heard if i["kind"] in ("ad", "unad") and i["body"]["broker"] == s.x.broker]
     return said[-1]["body"]["path"] if said and said[-1]["kind"] == "ad" else []
+
+
+def both_are_dropped(s: Scene) -> None:
+    """A broker whose only two links are dropped does not turn from the one to the other, which it cannot ask."""
+    y = Origin("y")
+    s.b.say(s.b.ad(s.x, FAR))
+    s.c.say(s.c.ad(y))
+    s.subscribe()
+    for peer in (s.b, s.c):
+        peer.hear()
+    one, key = s.number(s.b), s.b.key(s.x)
+    s.b.say(s.b.data(s.x, one, 0, 4), s.b.active(s.x, key, one, 4))
+    first = s.c.attachment(y)["attachment"]
+    s.c.say(s.c.data(y, first, 0, 4), s.c.active(y, s.c.key(y), first, 4))
+    # Y is to come by b, which has not answered yet, when the link to b is dropped, too.
+    s.b.say(s.b.ad(y))
+    s.c.say(s.c.message("drain"))
+    for peer in (s.c, s.b):
+        peer.hear()
+    assert s.b.attachment(y)["attachment"] > first
+    s.b.say(s.b.message("drain"))
+    s.c.say(s.c.ad(s.x))
+    for peer in (s.b, s.c):
+        peer.hear()
+    again = s.c.attachment(y)["attachment"]
+    s.c.say(s.c.data(y, again, 4, 4))
+    for peer in (s.b, s.c, s.b):
+        peer.hear()
+    assert "drain" in kinds(s.b.all_heard)
+    assert "drain" in kinds(s.c.all_heard)

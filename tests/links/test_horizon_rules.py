@@ -15,6 +15,7 @@ import pytest
 
 from tests.fix_broker import call, make_type, rows, value
 from tests.links.horizon_keeps import (
+    both_are_dropped,
     covered_keep,
     never_promised,
     parent_that_is_dropped,
@@ -98,6 +99,7 @@ _MISSING_AT_THE_END = Taken(
 
 _ASKED_ANYHOW = Taken("interests", "where o.parent is not null and not exists", "where false and not exists")
 
+_NEVER = "or false and not exists (select from pgps_internal.told"
 _CARRIED_BY_NOBODY = (
     "(exists (select from carried c where c.origin_id = o.origin_id and c.type_id = i.type_id)",
     "(false",
@@ -211,6 +213,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         parent_that_is_dropped,
         [[Taken("last_words", "where a.origin_id = o.origin_id and not", "where false and not")]],
     ),
+    (both_are_dropped, [[Taken("weigh_paths", "or not exists (select from pgps_internal.told", _NEVER)]]),
     (unpromised_events, [[Taken("admit_item", "and not v_origin.unpromised && v_types", "")]]),
     (unused_offer, [[Taken("ads_for", "or f.is_usable)", "or pgps_internal.is_up(f.neighbour_id))")]]),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),

@@ -23,7 +23,10 @@ begin
                 select count(*) from carried c where c.neighbour_id = o.neighbour_id
                     and c.origin_id = o.origin_id) as types_carried,
             n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
-            and not (n.is_draining and pgps_internal.was_told(n.neighbour_id, 'drain'))
+            -- Nobody attaches anew by a link that is being dropped.
+            and not (n.is_draining and (pgps_internal.was_told(n.neighbour_id, 'drain')
+                or not exists (select from pgps_internal.told t where t.neighbour_id = n.neighbour_id
+                    and t.kind = 'attach' and t.key = o.origin_id::text)))
             and (g.parent is not distinct from n.neighbour_id
                 or not exists (select from in_force i where i.origin_id = o.origin_id
                 and not exists (select from carried c
