@@ -52,6 +52,7 @@ _MEANINGS = {
     "pgps_waiting_events": "Committed events of a type that are not dispatched yet.",
     "pgps_worker_batches_dispatched_total": "Batches that this worker dispatched.",
     "pgps_worker_batches_handled_total": "Batches that this worker gave to callbacks.",
+    "pgps_worker_callbacks_ousted_total": "Callbacks put back, since others waited for their turn too long.",
     "pgps_worker_callbacks_stopped_total": "Callbacks that this worker ended, because they took too long.",
     "pgps_worker_events_carried_total": "Events that this worker carried over links.",
     "pgps_worker_events_confirmed_total": "Confirming events that this worker raised.",
