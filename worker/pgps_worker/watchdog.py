@@ -80,7 +80,8 @@ class Watchdog:
         assert self._wanted is not None
         await self._wanted()
         self.ousted = True
-        self.patience.reschedule(asyncio.get_running_loop().time() + self._grace)
+        if not self.patience.expired():
+            self.patience.reschedule(asyncio.get_running_loop().time() + self._grace)
         await self._terminate()
 
     async def _terminate(self) -> None:
