@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.fix_broker import call, column, make_type, publish, rows
+from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.links.horizon_stage import Scene
 from tests.links.rig import Broker, Link, linked, settle
 
 Brokers = Callable[[int], list[Broker]]
@@ -51,3 +52,27 @@ def end_to_end(broker: Broker, origin: str) -> dict[str, Any]:
 def alter_log(broker: Broker, statement: str) -> None:
     """Do something to a log that nobody should."""
     assert broker.admin.execute(statement.encode()).rowcount > 0, statement
+
+
+class Totals:
+    """What the origin of a scene publishes and says of it, by way of b."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._said: dict[str, Any] = {
+            "events": 0, "places": 0, "contents": 0, "shape": None, "since": 0, "contents_since": 0
+        }  # fmt: skip
+
+    def goes_on(self, upto: int, came: int, published: int) -> None:
+        """One batch, of which so many events come, and so many were published."""
+        s = self._scene
+        events = [(10 * upto + n, n) for n in range(1, came + 1)]
+        s.b.say(s.b.data(s.x, s.number(s.b), upto - 1, upto, *events))
+        hashed = int(value(s.here.admin, "select pgps_internal.place_hash(%s)", [upto]))
+        self._said["events"] += published
+        self._said["places"] = (self._said["places"] + published * hashed) % 2**60
+
+    def states(self, upto: int, *, said: bool = True) -> None:
+        """State the totals up to a batch, or that there is none any more."""
+        s, types = self._scene, {"tick": self._said} if said else {}
+        s.b.say(s.b.message("audit", **s.x.key, attachment=s.number(s.b), batch=upto, types=types))

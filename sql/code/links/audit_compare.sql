@@ -28,6 +28,17 @@ comment on function pgps_internal.came(integer, bigint, bigint, bigint) is
 'What came of some batches of an origin, in rows of the ledger of arrivals behind a given one, by event type; the
 columns mean what they mean in pgps_internal.own_events';
 
+create or replace function pgps_internal.is_newest_epoch(origin_id integer) returns boolean
+language plpgsql stable
+as $$
+begin
+    return not exists (select from pgps_internal.origin o join pgps_internal.origin n using (broker_id)
+        where o.origin_id = is_newest_epoch.origin_id and n.epoch > o.epoch);
+end
+$$;
+comment on function pgps_internal.is_newest_epoch(integer) is
+'False for an origin whose broker was restored since, and publishes in a later epoch';
+
 create or replace function pgps_internal.hear_audit(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -43,8 +54,10 @@ begin
     if v_origin is null or v_upto < v_last.batch_id or not pgps_internal.setting('audit')::boolean then
         return;
     end if;
-    -- Not compared: items that came before this broker counted, and batches in a known gap.
-    v_is_known := v_last.origin_id is not null and not exists (select from pgps_internal.arrival a
+    -- Not compared: items that came before this broker counted, batches in a known gap, and a former epoch: a broker
+    -- that was put back, and has not noticed yet, counts other events under numbers that were used before.
+    v_is_known := v_last.origin_id is not null and pgps_internal.is_newest_epoch(v_origin)
+        and not exists (select from pgps_internal.arrival a
             where a.origin_id = v_origin and a.arrival_id > v_last.arrival_id and a.upto > v_last.batch_id
                 and a.upto <= v_upto
                 and a.tallies is null and a.ids is not null and a.attachment <> -1)
