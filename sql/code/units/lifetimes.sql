@@ -40,8 +40,9 @@ cross join lateral (
             when c.commit_no is null then
                 case when u.ends_at <= least(l.seen_at, coalesce(
                         case when r.at is not null then r.at
+                            -- Null: nobody has noted when, so it was until now, as it is until somebody does.
                             when not pgps._session_lives(u.session_id)
-                                then coalesce(pgps._session_ended_at(u.session_id), '-infinity') end,
+                                then pgps._session_ended_at(u.session_id) end,
                         'infinity'), g.dropped_at) then 'TIMEOUT'
                     when r.at is not null or not pgps._session_lives(u.session_id) then 'BACKEDOUT'
                     when g.dropped_at is not null then 'DISCARDED'

@@ -190,11 +190,17 @@ begin
         and c.at_no < (select max(n.at_no) from pgps_internal.unit_count n) - pgps_internal.segment_size('unit');
     delete from pgps_internal.unit_told t
     where not exists (select from pgps_internal.unit u where u.unit_no = t.unit_no);
-    -- Few rows: one for each logon. They are kept for a day, since they tell when a session ended.
+    -- Few rows: one for each logon. They are kept for a day, and for as long as a unit is that the session had in hand
+    -- when it ended, since what has become of that one depends on when it did.
     delete from pgps_internal.serving s
     where s.since < pgps_internal.clock() - interval '1 day' and not pgps._session_lives(s.session_id);
     delete from pgps_internal.participant_session s
-    where s.began_at < pgps_internal.clock() - interval '1 day' and not pgps._session_lives(s.session_id);
+    where s.began_at < pgps_internal.clock() - interval '1 day' and not pgps._session_lives(s.session_id)
+        and not exists (select from pgps_internal.unit u
+            where u.sender_id = s.participant_id and u.session_id = s.session_id
+                and not exists (select from pgps_internal.unit_commit c where c.unit_no = u.unit_no))
+        and not exists (select from pgps_internal.unit_state t
+            where t.session_id = s.session_id and t.status = 'DELIVERED');
     delete from pgps_internal.participant_session_end e
     where e.ended_at < pgps_internal.clock() - interval '1 day'
         and not exists (select from pgps_internal.participant_session s where s.session_id = e.session_id);

@@ -121,3 +121,84 @@ def test_a_session_that_ended_before_the_lifetime_has_backed_out(
     clock.advance("2 minutes")
     value(broker, "select status from pgps.units_of_work")
     assert value(broker, "select status from pgps.units_of_work") == "BACKEDOUT"
+
+
+def _lose(broker: psycopg.Connection, party: Party) -> None:
+    """End the backend of a party, of which nobody is told."""
+    broker.execute("select pg_terminate_backend(%s, 10000)", [party.connection.info.backend_pid])
+
+
+@pytest.mark.parametrize("passes_first", [False, True], ids=["lost", "timed out, then lost"])
+def test_what_becomes_of_a_unit_whose_session_is_lost_does_not_depend_on_who_notes_that(
+    broker: psycopg.Connection, party: Callable[..., Party], clock: Clock, passes_first: bool
+) -> None:
+    status = "select status from pgps.units_of_work"
+    client = party("c")
+    uow_id = client.send("1", to_service=SERVICE, lifetime="1 minute", status_lifetime=9)["uow_id"]
+    if passes_first:
+        clock.advance("61 seconds")
+        assert value(broker, status) == "TIMEOUT"
+    _lose(broker, client)
+    if not passes_first:
+        assert value(broker, status) == "BACKEDOUT"
+        clock.advance("61 seconds")
+    # Nobody has noted when the session ended: so it is over by its lifetime, before a logon tells and afterwards.
+    assert value(broker, status) == "TIMEOUT"
+    again = party("c")
+    assert [value(broker, status), again.status(uow_id)] == ["TIMEOUT", "TIMEOUT"]
+
+
+def test_a_logon_before_the_lifetime_ends_settles_that_a_lost_session_has_backed_out(
+    broker: psycopg.Connection, party: Callable[..., Party], clock: Clock
+) -> None:
+    client = party("c")
+    uow_id = client.send("1", to_service=SERVICE, lifetime="1 minute", status_lifetime=9)["uow_id"]
+    _lose(broker, client)
+    again = party("c")
+    assert again.status(uow_id) == "BACKEDOUT"
+    clock.advance("61 seconds")
+    assert again.status(uow_id) == "BACKEDOUT"
+
+
+@pytest.mark.parametrize("status", ["BACKEDOUT", "TIMEOUT"])
+def test_when_a_session_ended_is_known_for_as_long_as_its_units(
+    broker: psycopg.Connection, party: Callable[..., Party], clock: Clock, status: str
+) -> None:
+    client = party("c")
+    uow_id = client.send("1", to_service=SERVICE, lifetime="1 hour", status_lifetime=200)["uow_id"]
+    clock.advance("2 hours" if status == "TIMEOUT" else "1 minute")
+    client.call("logoff")
+    asks = party("c")
+    for _ in range(2):
+        assert asks.status(uow_id) == status
+        clock.advance("2 days")
+        call(broker, "reclaim")
+
+
+def test_how_often_a_unit_was_given_back_is_known_for_as_long_as_the_unit(
+    broker: psycopg.Connection, party: Callable[..., Party], clock: Clock
+) -> None:
+    client = party("c")
+    uow_id = client.request(SERVICE, "1", lifetime="1 hour", status_lifetime=200)["uow_id"]
+    server = party("s").serve(SERVICE)
+    assert server.text("new") == "1"
+    clock.advance("1 minute")
+    server.call("logoff")
+    clock.advance("2 hours")
+    for _ in range(2):
+        stands = client.sync("query", uow_id)
+        assert (stands["status"], stands["attempts"]) == ("TIMEOUT", 1)
+        clock.advance("2 days")
+        call(broker, "reclaim")
+
+
+def test_sessions_that_left_nothing_are_forgotten(
+    broker: psycopg.Connection, party: Callable[..., Party], clock: Clock
+) -> None:
+    client, server = party("c"), party("s").serve(SERVICE)
+    client.request(SERVICE, "1")
+    server.call("logoff")
+    client.call("logoff")
+    clock.advance("2 days")
+    call(broker, "reclaim")
+    assert value(broker, "select count(*) from pgps_internal.participant_session") == 0
