@@ -7,6 +7,7 @@ revision, as that one had them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 import pytest
@@ -46,7 +47,7 @@ class Kept:
 
 
 def _use(client: Party, server: Party) -> Kept:
-    options = {"store": "broker", "status_lifetime": 254}
+    options: dict[str, Any] = {"store": "broker", "status_lifetime": 254}
     bound = client.request(SERVICE, "first", **options)
     assert server.text("new") == "first"
     server.send("answer", bound["conversation"], store="broker")
@@ -135,7 +136,7 @@ def test_units_of_work_are_carried_through_an_upgrade(
     assert install.upgrade(empty_database).up_to_date
 
     assert {uow_id: client.status(uow_id) for uow_id in kept.statuses} == kept.statuses
-    stands = dict(rows(target, "select uow_id, status from pgps.units_of_work"))
+    stands: dict[str, str] = dict(rows(target, "select uow_id, status from pgps.units_of_work"))
     assert {uow_id: stands[uow_id] for uow_id in kept.statuses} == kept.statuses
     assert "TIMEOUT" in stands.values()
     assert server.sync("query", kept.held)["user_status"] == "begun"
