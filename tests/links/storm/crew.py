@@ -87,7 +87,7 @@ class Crew:
         for pipe in (self._nursery.stdin, self._nursery.stdout):
             if pipe is not None:
                 pipe.close()
-        self._nursery.wait(10)
+        self._nursery.wait(60)
 
 
 def _work(name: str, log: str, dsn: str, pulse: float) -> None:
