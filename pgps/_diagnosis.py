@@ -113,6 +113,15 @@ SLOW_LANES = """
 """
 
 
+HAS_COMPOSITES = "select to_regclass('pgps.composite_events') is not null as has_composites"
+
+
+SUSPENDED_COMPOSITES = """
+    select c.name, c.last_error, not exists (select from pg_roles r where r.rolname = c.owner) as is_orphan
+    from pgps.composite_events c where c.state = 'suspended' order by c.name
+"""
+
+
 HAS_BROKEN_TYPES = "select to_regprocedure('pgps.broken_types()') is not null as has_broken_types"
 
 

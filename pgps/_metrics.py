@@ -11,6 +11,7 @@ _MEANINGS = {
     "pgps_audit_findings": "Counts or digests of neighbours that differ from what came; more than 0 is an alarm.",
     "pgps_audit_missing_events": "Events stated by a neighbour and not here; below 0: more are here.",
     "pgps_batches_total": "Batches dispatched by this broker.",
+    "pgps_composite_event_suspended": "1: what a composite event is made of failed, and it detects nothing.",
     "pgps_connections": "Sessions of clients at the server.",
     "pgps_event_type_waiting_events": "Events of a type that is set aside.",
     "pgps_event_types_set_aside": "Event types that are not dispatched, because their code fails.",

@@ -54,3 +54,4 @@ class Facts:
     differences: list[Row] = field(default_factory=list)
     slow_lanes: list[Row] = field(default_factory=list)
     set_aside: list[Row] = field(default_factory=list)
+    composites: list[Row] = field(default_factory=list)

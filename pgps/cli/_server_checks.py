@@ -135,6 +135,15 @@ def set_aside(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.PROBLEM, "event types", message, row["hint"])
 
 
+def composites(facts: Facts) -> Iterator[Finding]:
+    """No composite event is suspended, since then it detects nothing."""
+    for row in facts.composites:
+        error = (row["last_error"] or "no error recorded").splitlines()[0]
+        typed = argument(row["name"])
+        fix = f"pgps type drop {typed} --cascade --yes" if row["is_orphan"] else f"pgps event resume {typed}"
+        yield Finding(Level.PROBLEM, "composite events", f'"{row["name"]}" is suspended: {error}', fix)
+
+
 SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     plpython_works,
     transactions,
@@ -146,4 +155,5 @@ SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     dead_consumers,
     slow_lanes,
     set_aside,
+    composites,
 ]

@@ -87,6 +87,9 @@ def _facts(session: Session) -> Facts:
         set_aside=session.rows(_diagnosis.SET_ASIDE)
         if session.one(_diagnosis.HAS_BROKEN_TYPES)["has_broken_types"]
         else [],
+        composites=session.rows(_diagnosis.SUSPENDED_COMPOSITES)
+        if session.one(_diagnosis.HAS_COMPOSITES)["has_composites"]
+        else [],
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from pgps.embedded import EmbeddedCluster
+from tests.cli.composite_faults import COMPOSITE_FAULTS
 from tests.cli.conftest import Pgps
 from tests.cli.faults import FAULTS, Broker, Fault, Found
 from tests.cli.link_faults import link_faults, make_pair
@@ -45,6 +46,12 @@ def broker(own_cluster: EmbeddedCluster, pgps_without_database: Pgps, workers: W
 
 def test_the_cause_of_each_fault_is_named_and_its_remedy_mends_it(broker: Broker, tmp_path: Path) -> None:
     _fire([_staged(broker, fault) for fault in FAULTS], tmp_path)
+
+
+def test_the_cause_of_each_fault_of_a_composite_event_is_named_and_its_remedy_mends_it(
+    broker: Broker, tmp_path: Path
+) -> None:
+    _fire([_staged(broker, fault) for fault in COMPOSITE_FAULTS], tmp_path)
 
 
 def test_the_cause_of_each_fault_of_a_link_is_named_and_its_remedy_mends_it(

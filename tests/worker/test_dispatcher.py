@@ -5,7 +5,7 @@ import threading
 import psycopg
 
 from tests.fix_db import Connect, wait_until
-from tests.fix_worker import Ticks, Workers, leaders
+from tests.fix_worker import RoleFactory, Ticks, Workers, leaders
 
 
 def test_what_is_committed_is_delivered_without_anybody_asking(
@@ -99,6 +99,17 @@ def test_another_worker_takes_over_when_the_leader_is_killed(own_database: str, 
     wait_until(lambda: leaders(ticks.connection) == [second.name])
     ticks.publish(1)
     wait_until(lambda: ticks.seen("all") == [1])
+
+
+def test_an_administrator_who_is_no_superuser_sees_who_leads(
+    own_database: str, ticks: Ticks, workers: Workers, connect: Connect, role: RoleFactory
+) -> None:
+    worker = workers(own_database)
+    wait_until(lambda: leaders(ticks.connection) == [worker.name])
+    for member in ("pgps_admin", "pgps_worker"):
+        watcher = connect(role("watcher", member), dsn=own_database)
+        seen = watcher.execute("select worker from pgps.workers where leader").fetchall()
+        assert seen == [(worker.name,)], member
 
 
 def test_another_worker_takes_over_when_the_leader_leaves(own_database: str, ticks: Ticks, workers: Workers) -> None:

@@ -151,6 +151,15 @@ class BrokenType:
     events: int
 
 
+@dataclass(frozen=True, slots=True)
+class SuspendedComposite:
+    """A composite event that detects nothing since what it is made of failed, and what to type."""
+
+    name: str
+    error: str | None
+    hint: str
+
+
 def try_lead(wire: Wire, bell: int | None = None) -> bool:
     """Lead if nobody does; True while this session leads. Also says that it does; bell: the process of its bell."""
     return bool(wire.row("select pgps.try_lead(nullif($1, '')::integer)", [str(bell or "")])[0])
@@ -286,6 +295,13 @@ async def broken_types(connection: Connection) -> list[BrokenType]:
     """Return the event types that dispatch has set aside."""
     rows: Sequence[Any] = await (await connection.execute(_catalogue.BROKEN_TYPES)).fetchall()
     return [BrokenType(*row) for row in rows]
+
+
+async def suspended_composites(connection: Connection) -> list[SuspendedComposite]:
+    """Return the composite events that are suspended."""
+    query: LiteralString = "select name, error, hint from pgps.suspended_composite_events()"
+    rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
+    return [SuspendedComposite(*row) for row in rows]
 
 
 async def audit_findings(connection: Connection) -> list[AuditFinding]:

@@ -43,6 +43,7 @@ class Reporter:
     _dead: set[str] = field(default_factory=set)
     _slow: set[str] = field(default_factory=set)
     _broken: set[str] = field(default_factory=set)
+    _composites: set[str] = field(default_factory=set)
     _found: set[calls.AuditFinding] = field(default_factory=set)
     _lags: Lags = field(default_factory=Lags)
 
@@ -74,6 +75,7 @@ class Reporter:
             self._tell_of_dead(counts)
             self._tell_of_slow(self.vitals.slow_lanes)
             self._tell_of_broken(self.vitals.broken_types)
+            self._tell_of_composites(await calls.suspended_composites(connection))
             self._tell_of_findings(self.vitals.findings)
             await self._tell_of_failures(connection)
 
@@ -127,6 +129,14 @@ class Reporter:
         for name in sorted(self._broken - broken.keys()):
             log.info("event type %s is not set aside any more", name)
         self._broken = set(broken)
+
+    def _tell_of_composites(self, composites: list[calls.SuspendedComposite]) -> None:
+        suspended = {one.name: one for one in composites}
+        for name in sorted(suspended.keys() - self._composites):
+            error, hint = _in_one_line(suspended[name].error), suspended[name].hint
+            said = about(event_type=name, error=error, hint=hint)
+            log.warning("composite event %s is suspended: %s (%s)", name, error, hint, extra=said)
+        self._composites = set(suspended)
 
     async def _tell_of_failures(self, connection: Connection) -> None:
         assert self._since is not None

@@ -10,8 +10,7 @@ comment on view pgps_internal.occurrences_waiting is 'How many events wait for a
 
 create or replace view pgps.clients with (security_barrier) as
 select c.name, pg_get_userbyid(c.owner) as owner,
-    c.holder is not null and exists (select from pg_stat_get_activity(c.pid) a
-        where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder) as connected,
+    c.holder is not null and pgps._is_alive(c.holder) as connected,
     c.session, c.pid, c.address, c.connected_at, c.disconnected, s.last_sent_request,
     k.received as last_received_request,
     k.committed as last_committed_request, e.last_received_event, f.last_committed_event,

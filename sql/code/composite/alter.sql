@@ -44,8 +44,8 @@ begin
 end
 $$;
 comment on function pgps.alter_composite_event(text, boolean, integer, interval, text) is
-'Changes a composite event; what is null stays. enabled: false stops its detection, true goes on where it was. filter:
-'''' takes it away. What is open stays open. Needs to own it, or pgps_admin. Errors: 42704, 42501, 22023, and those of
+'Changes a composite event; what is null stays. enabled: false stops its detection, true goes on where it was, also
+after it was suspended, or the predicate of a leaf was. filter: '''' takes it away. What is open stays open. Needs to own it, or pgps_admin. Errors: 42704, 42501, 22023, and those of
 pgps.create_composite_event for lateness and filter.';
 
 create or replace function pgps_internal.altered_args(composite pgps_internal.composite, args jsonb) returns jsonb
@@ -131,6 +131,12 @@ begin
     update pgps_internal.composite c set enabled = coalesce((args ->> 'enabled')::boolean, c.enabled),
         last_error = case when args ->> 'enabled' is null then c.last_error end
     where c.composite_id = v_composite.composite_id;
+    if (args ->> 'enabled')::boolean then
+        -- Leaves whose predicate failed too often, too: what came meanwhile is asked for where they are asked.
+        perform pgps_internal.activate(s, false)
+        from pgps_internal.composite_leaf l join pgps_internal.subscription s using (subscription_id)
+        where l.composite_id = v_composite.composite_id and s.state = 'suspended' order by l.leaf;
+    end if;
     if args ->> 'max_open' is not null or args ->> 'lateness' is not null or args ->> 'filter' is not null then
         perform pgps_internal.change_parts(pgps_internal.redefine(v_composite, v_args));
     end if;

@@ -43,6 +43,34 @@ comment on view pgps.composite_events is
 that are dispatched and not taken yet; open: open occurrences, in so many keys; detected, late, given_up: since it was
 created';
 
+create or replace function pgps.suspended_composite_events() returns table (name text, error text, hint text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select t.name, left(coalesce(case when c.owner::text = c.owner::oid::text then 'its owner was dropped' end,
+            w.last_error, c.last_error), 1000),
+        case when c.owner::text = c.owner::oid::text
+            then format('select pgps.drop_event_type(%L, true)', quote_ident(t.name))
+        else format('mend the cause, then: select pgps.alter_composite_event(%L, enabled => true)',
+            quote_ident(t.name)) end
+    from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+    cross join lateral (select bool_or(u.state = 'suspended') as is_suspended, max(u.last_error) as last_error
+        from pgps_internal.composite_leaf l join pgps_internal.subscription u using (subscription_id)
+        where l.composite_id = c.composite_id and u.state = 'suspended') w
+    where c.owner::text = c.owner::oid::text or w.is_suspended or not c.enabled and c.last_error is not null
+    order by t.name;
+end
+$$;
+comment on function pgps.suspended_composite_events() is
+'For a worker''s log and metrics, and pgps doctor: composite events that detect nothing since what they are made of
+failed, the error, and what to type. Needs pgps_worker or pgps_admin. Errors: 42501.';
+
+revoke all on function pgps.suspended_composite_events() from public;
+grant execute on function pgps.suspended_composite_events() to pgps_worker, pgps_admin;
+
 create or replace view pgps.open_occurrences with (security_barrier) as
 select t.name, case when k.key not like '#%' then k.key::jsonb end as partition_key,
     coalesce((select n ->> 'text' from jsonb_array_elements(c.parsed -> 'nodes') n where n ->> 'name' = o.node),

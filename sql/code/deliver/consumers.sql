@@ -10,6 +10,17 @@ as $$ begin return (select format('%s@%s', pg_backend_pid(), extract(epoch from 
     from pg_stat_get_activity(pg_backend_pid()) a); end $$;
 comment on function pgps_internal.holder() is 'The holder of a lease: this session, as process id and start time';
 
+create or replace function pgps._is_alive(holder text) returns boolean
+language sql stable security definer
+begin atomic
+    select exists (select from pg_stat_get_activity(split_part(_is_alive.holder, '@', 1)::integer) a
+        where extract(epoch from a.backend_start)::text = split_part(_is_alive.holder, '@', 2));
+end;
+comment on function pgps._is_alive(text) is
+'True while the session that pgps_internal.holder() names so is alive. For the views: the server tells their readers,
+also pgps_admin, of sessions of other roles neither when they began nor whether they are the same';
+grant execute on function pgps._is_alive(text) to public;
+
 create or replace function pgps_internal.holder_for(consumer text) returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp

@@ -219,7 +219,8 @@ create or replace view pgps.workers with (security_barrier) as
 select a.pid, split_part(a.application_name, '/', 2) as worker,
     nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,
     a.client_addr, a.backend_start as started_at, a.state,
-    exists (select from pgps_internal.leader l where l.pid = a.pid and l.started_at = a.backend_start) as leader
+    exists (select from pgps_internal.leader l where l.pid = a.pid
+        and pgps._is_alive(format('%s@%s', l.pid, extract(epoch from l.started_at)))) as leader
 from pg_stat_get_activity(null) g
 join pg_stat_activity a on a.pid = g.pid
 where a.application_name ~ '^pgps-worker/' and a.datname = current_database();

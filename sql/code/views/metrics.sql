@@ -59,6 +59,10 @@ begin
     left join pg_roles r on r.oid = s.owner
     group by x.state;
     return query
+    select 'pgps_composite_event_suspended', 'gauge', jsonb_build_object('composite_event', c.name),
+        1::double precision
+    from pgps.suspended_composite_events() c;
+    return query
     select 'pgps_link_refused', 'gauge', jsonb_build_object('neighbour', r.neighbour,
         'state', case when r.sqlstate = '58030' then 'gap' else 'refused' end), count(*)::double precision
     from pgps_internal.rejected r group by 3;
@@ -87,7 +91,8 @@ end
 $$;
 comment on function pgps.metrics() is
 'Figures of the broker for a scraper, with the names and kinds of Prometheus: by event type what was published, what
-waits for dispatch and for how long, and the space of its log; subscriptions by state; what links refused; the space of
+waits for dispatch and for how long, and the space of its log; subscriptions by state; composite events that are
+suspended; what links refused; the space of
 the ledgers; batches; the age of the oldest transaction, for which reclaim waits; connections. Costs little, also with
 ten thousand subscriptions. Needs pgps_worker or pgps_admin. Errors: 42501.';
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fix_broker import call, column, endpoint, make_type, meanwhile, publish, receive, refused, rows, value
 from tests.fix_clients import Client
-from tests.fix_db import Connect, notifications
+from tests.fix_db import Connect, notifications, wait_until
 
 Name = Callable[..., str]
 
@@ -28,6 +28,16 @@ def client(connect: Connect, name: Name) -> Client:
 
 def dispatch(admin: psycopg.Connection) -> None:
     rows(admin, "select pgps.dispatch()")
+
+
+def test_an_administrator_who_is_no_superuser_sees_who_is_connected(
+    connect: Connect, role: Callable[..., str], client: Client
+) -> None:
+    watcher = connect(role("watcher", "pgps_admin"))
+    connected = "select connected from pgps.clients where name = %s"
+    assert rows(watcher, connected, [client.name]) == [(True,)]
+    client.connection.close()
+    wait_until(lambda: rows(watcher, connected, [client.name]) == [(False,)])
 
 
 def test_a_session_ends_cleanly_or_not_and_the_next_one_is_told(connect: Connect, client: Client, tick: str) -> None:
