@@ -92,6 +92,24 @@ def test_callbacks_of_many_roles_that_take_long_hold_up_those_of_no_other(
     assert ticks.connection.execute("select * from pgps.exceptions").fetchall() == []
 
 
+def test_one_that_is_unsubscribed_while_its_callback_hangs_is_not_tried_again(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
+) -> None:
+    ticks.subscribe("hangs", "perform pg_advisory_xact_lock(7)")
+    ticks.subscribe("all")
+    connect(dsn=own_database).execute("select pg_advisory_lock(7)")
+    worker = workers(own_database, *QUICK)
+    ticks.publish(1)
+    waits = "select from pg_locks where locktype = 'advisory' and not granted"
+    wait_until(lambda: ticks.connection.execute(waits).fetchone() is not None)
+    ticks.connection.execute("select pgps.unsubscribe('hangs')")
+    wait_until(lambda: "canceling statement" in worker.messages)
+    for number in range(2, 12):
+        ticks.publish(number)
+        ticks.wait_for("all", number)
+    assert [line["message"] for line in worker.log if "does not exist" in line["message"]] == []
+
+
 def test_a_callback_that_raises_fails_for_its_event_only(own_database: str, ticks: Ticks, workers: Workers) -> None:
     ticks.subscribe("picky", "if e.n = 2 then raise exception 'no twos' using errcode = 'P0002'; end if")
     ticks.subscribe("all")

@@ -70,6 +70,10 @@ class Runner:
         result = Result(Outcome.UNTOUCHED)
         try:
             result = await self._serve(connection, turn)
+        except errors.UndefinedObject:
+            # It was dropped after it was offered, and is not to be served again.
+            log.debug("subscription %s is gone", turn.subscription)
+            result = Result(Outcome.NOTHING)
         except psycopg.Error as error:
             # The callback did not raise this error: run_subscriber turns errors of callbacks into a result.
             text = in_one_line(error)

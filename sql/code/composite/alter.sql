@@ -45,8 +45,8 @@ end
 $$;
 comment on function pgps.alter_composite_event(text, boolean, integer, interval, text) is
 'Changes a composite event; what is null stays. enabled: false stops its detection, true goes on where it was, also
-after it was suspended, or the predicate of a leaf was. filter: '''' takes it away. What is open stays open. Needs to own it, or pgps_admin. Errors: 42704, 42501, 22023, and those of
-pgps.create_composite_event for lateness and filter.';
+after it was suspended, or the predicate of a leaf was. filter: '''' takes it away. What is open stays open. Needs to
+own it, or pgps_admin. Errors: 42704, 42501, 22023, and those of pgps.create_composite_event for lateness and filter.';
 
 create or replace function pgps_internal.altered_args(composite pgps_internal.composite, args jsonb) returns jsonb
 language sql stable
