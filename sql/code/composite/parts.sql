@@ -128,9 +128,12 @@ comment on function pgps_internal.make_parts(pgps_internal.composite, uuid) is
 
 create or replace function pgps_internal.parts_for(neighbour pgps_internal.neighbour)
 returns table (kind text, key text, value jsonb)
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     select 'part', p.name, jsonb_build_object('name', p.name, 'given', p.given, 'nodes', p.nodes, 'resets', p.resets,
         'reliability', t.reliability, 'environment', c.environment - 'search_path',
         'collation', pgps_internal.do_link_identity(current_user, '{}') ->> 'collation',
@@ -145,7 +148,8 @@ as $$
         'reason', coalesce(h.reason, case when h.composite_id is null then 'it was dropped there'
             when not c.enabled then coalesce('it is suspended there: ' || c.last_error, 'it was stopped there') end)))
     from pgps_internal.hosted_part h left join pgps_internal.composite c on c.composite_id = h.composite_id
-    where h.neighbour_id = (parts_for.neighbour).neighbour_id
+    where h.neighbour_id = (parts_for.neighbour).neighbour_id;
+end
 $$;
 comment on function pgps_internal.parts_for(pgps_internal.neighbour) is
 'What a neighbour should know of parts: those that it is to detect, and whether this broker detects what it has asked

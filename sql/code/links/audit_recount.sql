@@ -15,11 +15,14 @@ comment on function pgps_internal.recount_modulus(bigint) is
 
 create or replace function pgps_internal.filters_in_force(neighbour pgps_internal.neighbour)
 returns table (type_id integer, filters text, is_narrow boolean)
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
     -- A class that is taken away and comes back has another first batch; a grant or revoke changes xmin. The wider
     -- classes that are not narrow are in the digest, too: what was selected before they came is not what came since.
+    return query
     select m.type_id, md5(concat_ws(' ', r.xmin::text, t.has_policy, pgps_internal.audits(t),
         string_agg(concat_ws('/', m.class_id, m.from_batch, c.is_active, c.signature_id), ' '
             order by m.class_id, m.from_batch))),
@@ -28,7 +31,8 @@ as $$
     from pgps_internal.member m join pgps_internal.class c using (class_id)
         join pgps_internal.event_type t on t.type_id = m.type_id join pg_class r on r.oid = t.endpoint
     where m.subscription_id = (filters_in_force.neighbour).subscription_id
-    group by m.type_id, t.*, t.has_policy, t.endpoint, r.xmin::text
+    group by m.type_id, t.*, t.has_policy, t.endpoint, r.xmin::text;
+end
 $$;
 comment on function pgps_internal.filters_in_force(pgps_internal.neighbour) is
 'The event types that a neighbour wants, with a digest of its filters and rights. is_narrow: it wants some events only,
@@ -51,9 +55,12 @@ behind is; null if items that came later were dispatched before';
 create or replace function pgps_internal.recount_windows(neighbour pgps_internal.neighbour, packed bigint)
 returns table (origin_id integer, type_id integer, attachment integer, filters text, after bigint, after_packed bigint,
     upto bigint)
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     with live as materialized (
         -- Not while this broker fetches events of the origin again: their places are among those of events that the
         -- neighbour was sent, or was told do not match, before.
@@ -89,7 +96,8 @@ as $$
     select k.origin_id, k.type_id, k.attachment, k.filters, k.after, k.after_packed, w.upto
     from known k join place p using (origin_id)
     cross join lateral (select case when k.after is null then p.first else p.upto end as upto) w
-    where k.after_packed is distinct from recount_windows.packed and w.upto >= coalesce(k.after, w.upto)
+    where k.after_packed is distinct from recount_windows.packed and w.upto >= coalesce(k.after, w.upto);
+end
 $$;
 comment on function pgps_internal.recount_windows(pgps_internal.neighbour, bigint) is
 'The batches of each origin whose events of a type are to be recounted for a neighbour: those behind after up to upto,
@@ -101,6 +109,7 @@ create or replace function pgps_internal.items_between(
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
+    -- Planned at each call, since its ledgers grow, and only called when there is something to count.
     with part as materialized (
         select b.batch_id, b.type_id, b.ids from pgps_internal.batch_type b
         where b.batch_id > items_between.after and b.batch_id <= items_between.upto
@@ -200,7 +209,7 @@ begin
         select i.*, w.after, w.upto as stated, pgps_internal.recount_modulus(sum(pgps_internal.count_ids(i.ids))
             over (partition by i.origin_id, i.type_id)::bigint) as modulus
         from (select array_agg(distinct w.type_id) as types, min(w.after_packed) as after from news w
-            where w.after is not null) x
+            where w.after is not null having count(*) > 0) x
         cross join lateral pgps_internal.items_between(x.types, x.after, tell_recounts.packed) i
         join news w on w.origin_id = i.origin_id and w.type_id = i.type_id and i.upto > w.after and i.upto <= w.upto
     ),

@@ -27,14 +27,16 @@ comment on function pgps_internal.horizon(integer) is
 'Up to which batch of an origin this broker has all that its filters want';
 
 create or replace function pgps_internal.reached(origin_id integer) returns bigint
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- A past epoch of this broker has no more batches, however far a neighbour got in it before the restore.
-    select case when o.is_self and o.to_batch is not null then 9223372036854775807 when o.is_self
+    return (select case when o.is_self and o.to_batch is not null then 9223372036854775807 when o.is_self
         then coalesce((pgps_internal.last_batch()).batch_id, 0)
         else pgps_internal.horizon(o.origin_id) end
-    from pgps_internal.origin o where o.origin_id = reached.origin_id
+    from pgps_internal.origin o where o.origin_id = reached.origin_id);
+end
 $$;
 comment on function pgps_internal.reached(integer) is
 'The newest batch of an origin that this broker may have; the highest number for a past epoch of its own';
@@ -63,12 +65,15 @@ comment on view pgps_internal.carried is
 neighbour''s role may publish here';
 
 create or replace function pgps_internal.farthest() returns integer
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- A power of two, so that a broker that joins changes the number for hardly any filter. Who subscribes has heard of
     -- each broker on the way to an origin, since each is an origin itself.
-    select greatest(16, 1 << length(ltrim((2 * count(*))::integer::bit(30)::text, '0'))) from pgps_internal.origin
+    return (select greatest(16, 1 << length(ltrim((2 * count(*))::integer::bit(30)::text, '0')))
+        from pgps_internal.origin);
+end
 $$;
 comment on function pgps_internal.farthest() is
 'Over how many links a filter of this broker may travel: more than twice as many as there are brokers, so that half of

@@ -3,17 +3,19 @@
 -- Writes: activation, foreign_type, origin, shipment, told.
 
 create or replace function pgps_internal.definition_of(event_type pgps_internal.event_type) returns jsonb
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- "made" (the type's id) tells a type from an earlier one of the same name.
-    select jsonb_build_object('made', (definition_of.event_type).type_id, 'visibility',
+    return (select jsonb_build_object('made', (definition_of.event_type).type_id, 'visibility',
         (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
         'persistent', (definition_of.event_type).persistent, 'handler', (definition_of.event_type).handler,
         'attributes', (select coalesce(jsonb_agg(jsonb_build_object('name', a.name, 'type', a.type) order by a.place),
             '[]')
             from pgps_internal.attributes_of((definition_of.event_type).endpoint) with ordinality a(name, type,
-                not_null, default_value, place)))
+                not_null, default_value, place))));
+end
 $$;
 comment on function pgps_internal.definition_of(pgps_internal.event_type) is
 'The schema of an event type, as it travels';
