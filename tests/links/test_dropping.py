@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from tests.fix_broker import call, make_type, publish, refused, rows, value
 from tests.fix_db import wait_until
 from tests.fix_worker import Workers
+from tests.links.horizon_stage import Scene
+from tests.links.peer import kinds
 from tests.links.rig import Broker, linked, names, received, settle
 from tests.links.test_worker import arrived, subscribed
 
@@ -229,3 +232,17 @@ def test_a_broker_to_which_something_was_sent_is_not_forgotten(brokers: Brokers)
     )
     call(b.admin, "reclaim")
     assert names(b.admin) == ["a"]
+
+
+def test_links_that_are_dropped_together_do_not_wait_for_each_other(brokers: Brokers) -> None:
+    """The one that a broker turns to is being dropped, too, and may never answer: both go."""
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        s.ready()
+        s.b.say(s.b.message("drain"))
+        assert "attach" in kinds(s.c.hear())
+        assert "drain" not in kinds(s.b.hear()), "c is waited for"
+        s.c.say(s.c.message("drain"))
+        assert "drain" in kinds(s.b.hear())
+        assert "drain" in kinds(s.c.hear())
