@@ -304,6 +304,7 @@
 \ir code/composite/due.sql
 \ir code/composite/detect.sql
 \ir code/composite/held.sql
+\ir code/composite/stuck.sql
 \ir code/composite/coupling.sql
 \ir code/composite/firing.sql
 \ir code/composite/run_rule.sql

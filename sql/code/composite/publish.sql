@@ -54,13 +54,14 @@ begin
     v_began := clock_timestamp();
     begin
         perform pgps_internal.set_alarm(extract(epoch from v_limit)::double precision);
+        perform pgps_internal.mark_detection((publish_part.composite).composite_id, v_limit);
         v_count := pgps_internal.insert_found(publish_part.composite, publish_part.event_type, publish_part.detections);
         -- A cancellation that came just before is noticed here.
-        perform pgps_internal.set_alarm(0), pg_sleep(0);
+        perform pgps_internal.set_alarm(0), pgps_internal.mark_detection(null, null), pg_sleep(0);
         return v_count;
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-        perform pgps_internal.set_alarm(0);
+        perform pgps_internal.set_alarm(0), pgps_internal.mark_detection(null, null);
         if v_state = '57014' and clock_timestamp() >= v_began + v_limit then
             raise exception 'the attributes take too long' using errcode = '54000',
                 hint = 'Make them cheaper; see the setting dispatch_lane_timeout.';

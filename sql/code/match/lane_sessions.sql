@@ -77,7 +77,9 @@ declare
 begin
     return array(select pgps.end_lane(s.slot) from pgps_internal.lane_session s
         join pg_stat_get_activity(null) a on a.pid = s.pid and a.backend_start = s.started_at
-        where a.state = 'active' and clock_timestamp() - a.query_start > v_limit);
+        where a.state = 'active' and clock_timestamp() - a.query_start > v_limit
+            -- What is above the marks of lanes is no lane's.
+            and pg_sequence_last_value(format('pgps_internal.lane_mark_%s', s.slot)::regclass) < 1::bigint << 62);
 end
 $$;
 comment on function pgps.end_stuck_lanes() is

@@ -109,6 +109,13 @@ DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "tex
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
 QUIET = "select pgps_internal.set_alarm(0), pg_sleep(0)"
+# The same in a session that another one ends when it does not let itself be cancelled.
+SLOT = "select pgps_internal.detection_slot() as slot"
+MARKED = """
+select pgps_internal.set_alarm($1),
+    setval('pgps_internal.lane_mark_{slot}', pgps_internal.detection_mark($2, $1))"""
+UNMARKED = """
+select pgps_internal.set_alarm(0), setval('pgps_internal.lane_mark_{slot}', 1::bigint << 62), pg_sleep(0)"""
 
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
 
@@ -126,6 +133,8 @@ class Queries:
     def __init__(self, db: Any, memory: dict[str, Any]) -> None:
         self.db = db
         self.plans: dict[str, Any] = memory.setdefault("plans", {})
+        self.memory = memory
+        self.about = 0  # whose filter or attributes are evaluated
 
     def plan(self, text: str, types: list[str]) -> Any:
         """Return the plan of a statement."""
@@ -199,6 +208,7 @@ class Queries:
         )
         plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
         end = monotonic() + job["limit"] + len(ids) / 1000
+        self.about = job["composite_id"]
         try:
             with self.db.subtransaction():
                 self.alarm(end)
@@ -229,6 +239,7 @@ class Queries:
         """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""
         found: dict[tuple[str, str], Any] = {}
         by_text: dict[str, list[str]] = {}
+        self.about = job.get("composite_id", 0)
         for text, given in asked:
             by_text.setdefault(text, []).append(given)
         for text, items in by_text.items():
@@ -274,15 +285,28 @@ class Queries:
         for row in rows:
             found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
 
+    def slot(self) -> Optional[int]:
+        """Return the slot of this session, where another one may look what it is about; None: it has none."""
+        if "slot" not in self.memory:
+            self.memory["slot"] = self.plan(SLOT, []).execute([])[0]["slot"]
+        slot: Optional[int] = self.memory["slot"]
+        return slot
+
     def alarm(self, end: Optional[float]) -> None:
         """Have this session cancelled at a time; None: never."""
-        if end is not None:
-            self.plan(ALARM, ["float8"]).execute([max(end - monotonic(), 0.001)])
+        if end is None:
+            return
+        seconds, slot = max(end - monotonic(), 0.001), self.slot()
+        if slot is None:
+            self.plan(ALARM, ["float8"]).execute([seconds])
+        else:
+            self.plan(MARKED.format(slot=slot), ["float8", "bigint"]).execute([seconds, self.about])
 
     def quiet(self, end: Optional[float]) -> None:
         """Have it cancelled no more; a cancellation that came just before is noticed here."""
         if end is not None:
-            self.plan(QUIET, []).execute([])
+            slot = self.slot()
+            self.plan(QUIET if slot is None else UNMARKED.format(slot=slot), []).execute([])
 
 
 def is_fatal(error: Any) -> bool:

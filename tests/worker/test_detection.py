@@ -1,0 +1,58 @@
+"""Composite events under a worker: code of one owner that does not let itself be cancelled stops nobody else's."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, make_type, rows, value
+from tests.fix_db import Connect, wait_until
+from tests.fix_worker import RoleFactory, Workers
+from tests.worker.test_lanes import NEVER
+
+GIVEN = {
+    "filter": {"filter": "{owner}.endless(x.k)"},
+    "attribute": {"attributes": "ends boolean = {owner}.endless(x.k)"},
+}
+
+
+@pytest.fixture
+def broker(connect: Connect, own_database: str) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    make_type(connection, "a", "k integer")
+    call(connection, "configure", "dispatch_lane_timeout", "200 milliseconds")
+    call(connection, "create_composite_event", "good", "a x")
+    return connection
+
+
+@pytest.mark.parametrize("what", sorted(GIVEN))
+def test_code_that_swallows_its_cancellation_is_ended_and_its_composite_event_suspended(
+    broker: psycopg.Connection, own_database: str, connect: Connect, role: RoleFactory, workers: Workers, what: str
+) -> None:
+    owner = role("endless", "pgps_admin")
+    rows(broker, f"create schema {owner} authorization {owner}")
+    session = connect(owner, dsn=own_database)
+    session.execute(
+        f"create function {owner}.endless(k integer) returns boolean language plpgsql as "
+        f"$$ begin if k = 2 then {NEVER}; end if; return true; end $$".encode()
+    )
+    given = {name: text.format(owner=owner) for name, text in GIVEN[what].items()}
+    call(session, "create_composite_event", "bad", "a x", **given)
+    detected = "select detected from pgps.composite_events where name = %s"
+    state = "select state, last_error from pgps.composite_events where name = 'bad'"
+    worker = workers(own_database)
+    rows(broker, "insert into pgps_event.a (k) values (1)")
+    wait_until(lambda: value(broker, detected, ["bad"]) == value(broker, detected, ["good"]) == 1, what="both detect")
+    rows(broker, "insert into pgps_event.a (k) values (2)")
+    wait_until(lambda: rows(broker, state)[0][0] == "suspended", what="it is suspended")
+    assert "do not let themselves be cancelled" in rows(broker, state)[0][1]
+    wait_until(lambda: "suspended composite event" in worker.messages, what="the log says so")
+    rows(broker, "insert into pgps_event.a (k) values (3)")
+    wait_until(lambda: value(broker, detected, ["good"]) == 3, what="the other goes on")
+    assert value(broker, detected, ["bad"]) == 1
+    # Mended, it takes what it has not taken.
+    session.execute(
+        f"create or replace function {owner}.endless(k integer) returns boolean language sql as 'select true'".encode()
+    )
+    call(session, "alter_composite_event", "bad", enabled=True)
+    wait_until(lambda: value(broker, detected, ["bad"]) == 3, what="it goes on")
