@@ -33,6 +33,7 @@
 \ir schema/0029_steps.sql
 \ir schema/0030_plain.sql
 \ir schema/0031_late.sql
+\ir schema/0032_unmet.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -97,6 +98,7 @@
 \ir code/deliver/check_filter.sql
 \ir code/deliver/subscribe.sql
 \ir code/deliver/joining.sql
+\ir code/deliver/unmet.sql
 \ir code/deliver/late_types.sql
 \ir code/deliver/subscriptions.sql
 \ir code/deliver/texts_in_use.sql

@@ -220,6 +220,9 @@ begin
             %s
         end
         $$$f$, pgps_internal.calls_of('join_rooms', 'perform %2$s;', E'\n            '));
+    execute format('create or replace function pgps_internal.meet_rooms() returns boolean language plpgsql '
+        'set search_path = pg_catalog, pg_temp as $$ begin return %s; end $$',
+        pgps_internal.calls_of('meet_rooms', '%2$s', ' and '));
 end
 $do$;
 
@@ -381,6 +384,7 @@ comment on function pgps_internal.sweep() is 'Deletes what is over in tables tha
 comment on function pgps_internal.join_rooms(pgps_internal.event_type) is
 'What rooms do about a new event type: grant rights on it, and join to it subscriptions and registrations whose pattern
 it fits';
+comment on function pgps_internal.meet_rooms() is 'See pgps_internal.join_unmet; false: not all have met yet';
 comment on function pgps_internal.what_needs(pgps_internal.event_type) is
 'Why an event type should not be dropped; null when there is no reason';
 comment on function pgps_internal.drop_from_rooms(pgps_internal.event_type) is

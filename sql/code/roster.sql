@@ -148,6 +148,9 @@ as $roster$
     ('join_rooms', 'deliver', 'pgps_internal.match_pattern_subscriptions((event_type).type_id)'),
     ('join_rooms', 'clients', 'pgps_internal.match_pattern_registrations((event_type).type_id)'),
 
+    -- Event types and what rooms have for a prefix of them were made at the same time, and did not see each other.
+    ('meet_rooms', 'clients', 'pgps_internal.meet_registrations()'),
+
     -- Why an event type should not be dropped, null: no reason. The second hook drops what depends on it, in this
     -- order. Argument: event_type.
     ('what_needs', 'composite', 'pgps_internal.composite_of(event_type)'),

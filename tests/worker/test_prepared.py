@@ -146,3 +146,22 @@ def test_competing_and_single_consumers_may_be_prepared(broker: psycopg.Connecti
     rows(broker, "reset lock_timeout")
     rows(broker, "rollback prepared 'acked'")
     assert received(broker) == [1, 2]
+
+
+def test_a_subscription_to_a_prefix_meets_a_type_that_was_made_while_it_was_prepared(
+    broker: psycopg.Connection, cluster: EmbeddedCluster
+) -> None:
+    for statement in ("begin", "select pgps.subscribe('some', 'ti*')"):
+        rows(broker, statement)
+    with psycopg.connect(cluster.dsn("tried")) as maker:
+        make_type(maker, "tide")
+        publish(maker, "tide", 1)
+        rows(broker, "prepare transaction 'subscribed'")
+    rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select count(*) from pgps_internal.unmet") == 1
+    rows(broker, "commit prepared 'subscribed'")
+    publish(broker, "tide", 2)
+    rows(broker, "select pgps.dispatch()")
+    found = column(broker, "select payload from pgps.receive('some')")
+    assert [payload["n"] for payload in found] == [1, 2]
+    assert value(broker, "select count(*) from pgps_internal.unmet") == 0

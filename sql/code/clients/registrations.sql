@@ -118,6 +118,9 @@ begin
     values (v_id, (make_registration.client).client_id, v_event_name, v_pattern, make_registration.mode,
         make_registration.style, v_subscription.subscription_id)
     returning * into v_registration;
+    if v_pattern then
+        perform pgps_internal.note_unmet('pgps_internal.event_type');
+    end if;
     -- Includes types that the owner may not see now: rights are checked when an event comes.
     perform pgps_internal.join_registration(v_registration, v_subscription, t) from pgps_internal.event_type t
     where t.name = v_event_name or v_pattern and starts_with(t.name, left(v_event_name, -1));
@@ -161,7 +164,7 @@ begin
         select r.registration_id, t.type_id from pgps_internal.registration r
         join pgps_internal.event_type t on t.type_id = match_pattern_registrations.type_id
             and starts_with(t.name, left(r.event_name, -1))
-        where r.is_pattern returning registration_id
+        where r.is_pattern on conflict do nothing returning registration_id
     )
     select count(pg_notify('pgps_client_' || r.client_id, 'registrations')::text) into v_told
     from joined join pgps_internal.registration r using (registration_id) where r.mode = 'direct';
@@ -175,6 +178,38 @@ end
 $$;
 comment on function pgps_internal.match_pattern_registrations(integer) is
 'Joins the registrations for a prefix to a new event type';
+
+create or replace function pgps_internal.meet_registrations() returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_types integer[] := array(
+        select t.type_id from pgps_internal.event_type t
+        where exists (select from pgps_internal.registration r
+            where r.is_pattern and starts_with(t.name, left(r.event_name, -1))
+                and not exists (select from pgps_internal.registration_type k
+                    where k.registration_id = r.registration_id and k.type_id = t.type_id)));
+    v_free integer[];
+begin
+    if v_types = '{}' then
+        return true;
+    end if;
+    -- Nothing is waited for: somebody may be changing or dropping an event type, or a registration.
+    v_free := array(select t.type_id from pgps_internal.event_type t
+        where t.type_id = any (v_types) for no key update skip locked);
+    if (select count(*) from pgps_internal.registration r where r.is_pattern) <> cardinality(array(
+            select r.registration_id from pgps_internal.registration r where r.is_pattern
+            for key share skip locked)) then
+        return false;
+    end if;
+    perform pgps_internal.match_pattern_registrations(t) from unnest(v_free) t;
+    return cardinality(v_free) = cardinality(v_types);
+end
+$$;
+comment on function pgps_internal.meet_registrations() is
+'Joins registrations for a prefix to event types that were made at the same time; false: some are locked, to be joined
+later. See join_unmet';
 
 create or replace function pgps_internal.drop_registration(registration pgps_internal.registration) returns void
 language plpgsql

@@ -35,6 +35,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
+    v_start text;
     v_state text;
     v_error text;
     v_context text;
@@ -47,14 +48,15 @@ begin
             and not exists (select from pgps_internal.member m
             where m.subscription_id = (join_unseen_types.subscription).subscription_id and m.type_id = t.type_id)
     loop
+        -- One that its owner may see has come just now.
+        v_start := case when has_table_privilege((join_unseen_types.subscription).owner::oid, v_type.endpoint, 'select')
+            then join_unseen_types.start else 'now' end;
         if not pgps_internal.try_lock(v_type.log, 'access share') then
-            perform pgps_internal.note_late(join_unseen_types.subscription, v_type,
-                case when has_table_privilege((join_unseen_types.subscription).owner::oid, v_type.endpoint, 'select')
-                    then join_unseen_types.start else 'now' end);
+            perform pgps_internal.note_late(join_unseen_types.subscription, v_type, v_start);
             continue;
         end if;
         begin
-            perform pgps_internal.join_type(join_unseen_types.subscription, v_type, 'now');
+            perform pgps_internal.join_type(join_unseen_types.subscription, v_type, v_start);
         exception when others or assert_failure or query_canceled then
             -- The filter does not fit the type. No error: the owner may not even know the type, and gets nothing of it.
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
@@ -315,6 +317,7 @@ declare
     v_type pgps_internal.event_type;
     v_subscription pgps_internal.subscription;
 begin
+    perform pgps_internal.note_unmet('pgps_internal.subscription', 'pgps_internal.registration');
     select t.* into v_type from pgps_internal.event_type t where t.type_id = match_pattern_subscriptions.type_id;
     for v_subscription in
         select s.* from pgps_internal.subscription s

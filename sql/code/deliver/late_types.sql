@@ -56,7 +56,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_from bigint := coalesce((join_late.last).batch_id, 0);
+    v_class bigint;
+    v_from bigint := coalesce((join_late.late).after_batch, (join_late.last).batch_id, 0);
     v_skip int8multirange := pgps_internal.published_before(join_late.event_type, (join_late.late).seen,
         join_late.last);
     v_is_shared boolean := (join_late.subscription).handler = 'any' and (join_late.subscription).callback is null;
@@ -71,10 +72,15 @@ begin
         return;
     end if;
     -- A class of its own: the owner's definitions, under whose lock classes are shared, may be locked by the owner.
+    v_class := pgps_internal.find_class(join_late.event_type, (join_late.subscription).owner, null, null, '{}', true,
+        false);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
-    select (join_late.late).subscription_id, pgps_internal.find_class(join_late.event_type,
-            (join_late.subscription).owner, null, null, '{}', true, false),
-        (join_late.late).type_id, v_from, v_skip, v_is_shared;
+    values ((join_late.late).subscription_id, v_class, (join_late.late).type_id, v_from, v_skip, v_is_shared);
+    if (join_late.late).after_batch is not null then
+        perform pgps_internal.make_pending(v_class, v_from);
+        perform pgps_internal.catch_up(c, (join_late.last).batch_id) from pgps_internal.class c
+            where c.class_id = v_class;
+    end if;
     perform pgps_internal.add_feature((join_late.late).type_id, 'share') where v_is_shared;
     if (join_late.subscription).callback is not null then
         perform pgps_internal.build_callback((join_late.late).subscription_id, (join_late.late).type_id);
@@ -93,6 +99,7 @@ as $$
 declare
     v_late record;
 begin
+    perform pgps_internal.join_unmet(join_late_types.last);
     if pg_relation_size('pgps_internal.late_type'::regclass) = 0 then
         return;
     end if;

@@ -138,6 +138,7 @@ begin
         end if;
     end loop;
     if v_subscription.is_pattern then
+        perform pgps_internal.note_unmet('pgps_internal.event_type');
         perform pgps_internal.join_unseen_types(v_subscription, args ->> 'start');
     end if;
     if v_subscription.callback is not null then

@@ -21,7 +21,8 @@ begin
         return -1;
     end if;
     -- Common case: there never was a row, which the sequence tells without a query or a look at a file (decision 70).
-    if pg_sequence_last_value('pgps_internal.late_type_place_seq'::regclass) is not null then
+    if pg_sequence_last_value('pgps_internal.late_type_place_seq'::regclass) is not null
+            or pg_sequence_last_value('pgps_internal.unmet_place_seq'::regclass) is not null then
         perform pgps_internal.join_late_types(v_last, v_window.parts);
     end if;
     if pg_sequence_last_value('pgps_internal.to_skip_skip_id_seq'::regclass) is not null
