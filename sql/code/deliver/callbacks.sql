@@ -80,27 +80,32 @@ declare
     v_error text;
     v_context text;
 begin
-    begin
-        -- One call for consecutive events of the same type.
-        for v_run in
-            select r.type_id, array_agg(r.event_id order by r.place) as ids,
-                row_number() over (order by min(r.place)) as place,
-                count(*) over () as runs
-            from (select r.*, r.place - row_number() over (partition by r.type_id order by r.place) as run
-                from unnest(try_events.handed_out) with ordinality r(batch_id, event_id, type_id, attempt, place)) r
-            group by r.type_id, r.run order by min(r.place)
-        loop
-            perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids, v_before,
-                v_run.place = v_run.runs);
-        end loop;
-        return;
-    exception when others or assert_failure or query_canceled then
-        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-        perform pgps_internal.forget_prepared(v_before.prepared);
-        if pgps_internal.is_cancelled(v_state, v_context) then
-            raise;
-        end if;
-    end;
+    for v_try in 1..2 loop
+        begin
+            -- One call for consecutive events of the same type.
+            for v_run in
+                select r.type_id, array_agg(r.event_id order by r.place) as ids,
+                    row_number() over (order by min(r.place)) as place,
+                    count(*) over () as runs
+                from (select r.*, r.place - row_number() over (partition by r.type_id order by r.place) as run
+                    from unnest(try_events.handed_out) with ordinality r(batch_id, event_id, type_id, attempt, place)) r
+                group by r.type_id, r.run order by min(r.place)
+            loop
+                perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids, v_before,
+                    v_run.place = v_run.runs);
+            end loop;
+            return;
+        exception when others or assert_failure or query_canceled then
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+                v_context = pg_exception_context;
+            perform pgps_internal.forget_prepared(v_before.prepared);
+            if pgps_internal.is_cancelled(v_state, v_context) then
+                raise;
+            end if;
+        end;
+        -- An attribute was dropped while this waited for the log: the code that reads events is another now.
+        exit when v_state <> '42703';
+    end loop;
     if cardinality(try_events.handed_out) = 1 then
         perform pgps_internal.note_failures(try_events.subscription, try_events.handed_out, 'callback', v_state,
             v_error, null);

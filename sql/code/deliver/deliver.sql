@@ -219,6 +219,7 @@ declare
     v_max integer := coalesce(new.max_events, 100);
     v_acks boolean := coalesce(new.acks, false);
     v_few integer;
+    v_again boolean := false;
     v_state text;
     v_error text;
 begin
@@ -245,21 +246,20 @@ begin
         new.messages := '{}';
         return new;
     end if;
-    if v_found.may_receive is not true then
-        perform pgps_internal.require_rights(v_subscription);
-    end if;
+    if v_found.may_receive is not true then perform pgps_internal.require_rights(v_subscription); end if;
     if new.consumer is not null then perform pgps_internal.check_consumer(new.consumer); end if;
     loop
         begin
             new.messages := pgps_internal.hand_out_messages(v_subscription, coalesce(v_few, v_max), v_acks,
                 new.consumer);
             exit;
-        exception when program_limit_exceeded or out_of_memory or internal_error then
+        exception when program_limit_exceeded or out_of_memory or internal_error or undefined_column then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-            if not pgps_internal.is_too_large(v_state, v_error) then
-                raise;
-            end if;
+            if not pgps_internal.is_too_large(v_state, v_error) and (v_again or v_state <> '42703') then raise; end if;
+            -- An attribute was dropped while this waited for the log: the code that reads events is another now.
+            v_again := v_state = '42703';
         end;
+        continue when v_again;
         v_few := pgps_internal.fewer_events(v_subscription, coalesce(v_few, v_max), new.consumer, v_error);
     end loop;
     return new;

@@ -1,0 +1,77 @@
+"""Who waits for an attribute to be dropped is given the events without it: nothing fails, and no order changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, make_type, meanwhile, publish, rows, value
+from tests.fix_db import Connect
+
+Name = Callable[..., str]
+
+
+@pytest.fixture
+def tick(admin: psycopg.Connection, name: Name) -> str:
+    tick = name("tick")
+    make_type(admin, tick, "n integer, old integer")
+    return tick
+
+
+@pytest.fixture
+def while_dropped(admin: psycopg.Connection, connect: Connect, tick: str) -> Callable[[str], list[object]]:
+    """Run a statement twice: alone, and while another session drops the attribute; return what the second gave."""
+
+    def run(statement: str) -> list[object]:
+        session, changing = connect(), connect(autocommit=False)
+        found: list[tuple[object, ...]] = []
+        publish(admin, tick, 1)
+        rows(admin, "select pgps.dispatch()")
+        rows(session, statement)
+        # One alone: of several that fail together each is tried by itself.
+        publish(admin, tick, 2)
+        rows(admin, "select pgps.dispatch()")
+        call(changing, "alter_event_type", tick, drop_attribute="old")
+        with meanwhile(admin, session, lambda: found.extend(rows(session, statement))):
+            changing.commit()
+        return [row[0] for row in found]
+
+    return run
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+@pytest.mark.parametrize("function", ["receive", "take"])
+def test_a_consumer_is_given_the_events_without_it(
+    admin: psycopg.Connection,
+    name: Name,
+    tick: str,
+    while_dropped: Callable[[str], list[object]],
+    function: str,
+    handler: str,
+) -> None:
+    all_of_it = name("all")
+    call(admin, "subscribe", all_of_it, tick, handler=handler)
+    found = while_dropped(f"select payload from pgps.{function}('{all_of_it}', 100)")
+    assert found[-1] == {"n": 2}
+
+
+@pytest.mark.parametrize("argument", ["record", "{endpoint}", "{endpoint}[]"])
+def test_no_event_of_a_callback_fails(
+    admin: psycopg.Connection, name: Name, tick: str, while_dropped: Callable[[str], list[object]], argument: str
+) -> None:
+    seen, note, noted = f"public.{name('seen')}", f"public.{name('note')}", name("noted")
+    endpoint = f"pgps_event.{tick}"
+    rows(admin, f"create table {seen} (g bigserial, n integer)")
+    insert = f"insert into {seen} (n) select x.n from unnest(e) x" if "[]" in argument else ""
+    rows(
+        admin,
+        f"create function {note}(e {argument.format(endpoint=endpoint)}) returns void language plpgsql as"
+        f" $$ begin {insert or f'insert into {seen} (n) values (e.n)'}; end $$",
+    )
+    call(admin, "subscribe", noted, tick, execute=f"{note}({argument.format(endpoint=endpoint)})")
+    while_dropped("call pgps.run_subscribers()")
+    assert column(admin, f"select n from {seen} order by g") == [1, 2]
+    assert value(admin, "select count(*) from pgps.exceptions where subscription = %s", [noted]) == 0
+    assert value(admin, "select last_error from pgps.subscriptions where name = %s", [noted]) is None
