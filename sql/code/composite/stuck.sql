@@ -2,15 +2,19 @@
 -- up the composite events of everybody. What a session that detects is about stands in the sequence of its slot, as
 -- for sessions that match lanes (lane_sessions.sql), and another session ends it.
 -- Locks: those of pgps.open_lanes; the row of a composite event.
--- Writes: composite, lane_session.
+-- Writes: lane_session.
 
 create or replace function pgps_internal.detection_mark(composite_id bigint, seconds double precision) returns bigint
-language sql volatile
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_began timestamptz := clock_timestamp();
+begin
     -- Above the marks of lanes: 31 bits for the composite event, 31 for when its time is over.
-    select (1::bigint << 62) + (detection_mark.composite_id % (1::bigint << 31) << 31) + ceil(detection_mark.seconds
-        + extract(epoch from clock_timestamp() - timestamptz '2025-01-01 00:00+00'))::bigint
+    return (1::bigint << 62) + (detection_mark.composite_id % (1::bigint << 31) << 31) + ceil(detection_mark.seconds
+        + extract(epoch from v_began - timestamptz '2025-01-01 00:00+00'))::bigint;
+end
 $$;
 comment on function pgps_internal.detection_mark(bigint, double precision) is
 'What a session marks in the sequence of its slot while code of a composite event''s owner runs, for so many seconds at
@@ -91,7 +95,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s'
 as $$
 declare
-    v_now bigint := extract(epoch from clock_timestamp() - timestamptz '2025-01-01 00:00+00')::bigint;
+    v_now bigint := extract(epoch from statement_timestamp() - timestamptz '2025-01-01 00:00+00')::bigint;
 begin
     return array(
         select pgps_internal.end_detection(m.session, m.mark >> 31)
