@@ -213,7 +213,16 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         parent_that_is_dropped,
         [[Taken("last_words", "where a.origin_id = o.origin_id and not", "where false and not")]],
     ),
-    (both_are_dropped, [[Taken("weigh_paths", "or not exists (select from pgps_internal.told", _NEVER)]]),
+    (
+        # Each of the two lets them go.
+        both_are_dropped,
+        [
+            [
+                Taken("weigh_paths", "or not exists (select from pgps_internal.told", _NEVER),
+                Taken("last_words", "and not p.is_draining", ""),
+            ]
+        ],
+    ),
     (unpromised_events, [[Taken("admit_item", "and not v_origin.unpromised && v_types", "")]]),
     (unused_offer, [[Taken("ads_for", "or f.is_usable)", "or pgps_internal.is_up(f.neighbour_id))")]]),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),

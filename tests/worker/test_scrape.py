@@ -148,8 +148,13 @@ def _queries() -> set[str]:
 
 
 def _let_everything_happen(ticks: Ticks) -> None:
-    """Have an event wait, one fail, a filter hang, a link that does not come up, and a gap in what came over it."""
+    """Have an event wait, one fail, a filter hang, a link that does not come up, and a gap in what came over it.
+
+    And a composite event that is suspended.
+    """
     admin = ticks.connection
+    admin.execute("select pgps.create_composite_event('pair', 'tick x ; tick y')")
+    admin.execute("select pgps_internal.suspend_composite(c.composite_id, 'it fails') from pgps_internal.composite c")
     admin.execute("select pgps.subscribe('idle', 'tick')")
     ticks.subscribe("fails", "perform 1 / 0")
     ticks.subscribe("busy")

@@ -133,7 +133,7 @@ begin
     where c.composite_id = v_composite.composite_id;
     if (args ->> 'enabled')::boolean then
         -- Leaves whose predicate failed too often, too: what came meanwhile is asked for where they are asked.
-        perform pgps_internal.activate(s, false)
+        perform pgps_internal.make_active(s, false)
         from pgps_internal.composite_leaf l join pgps_internal.subscription s using (subscription_id)
         where l.composite_id = v_composite.composite_id and s.state = 'suspended' order by l.leaf;
     end if;

@@ -81,20 +81,20 @@ comment on function pgps.unsubscribe(text) is
 'Ends a subscription; what it has not received is not kept for it. Needs to own it, or pgps_admin. Errors: 42704,
 42501.';
 
-create or replace function pgps_internal.activate(subscription pgps_internal.subscription, is_own boolean)
+create or replace function pgps_internal.make_active(subscription pgps_internal.subscription, is_own boolean)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_subscription pgps_internal.subscription := activate.subscription;
+    v_subscription pgps_internal.subscription := make_active.subscription;
     v_waits boolean;
 begin
     -- The limit of what waits rests until the consumer has caught up.
     update pgps_internal.backlog_limit l set is_resting = true
     where l.subscription_id = v_subscription.subscription_id and v_subscription.state = 'suspended'
         and l.on_backlog = 'suspend';
-    v_waits := not pgps_internal.resume_classes(v_subscription, activate.is_own);
+    v_waits := not pgps_internal.resume_classes(v_subscription, make_active.is_own);
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_subscription.subscription_id
         and j.failures >= 3;
     v_waits := v_waits or found;
@@ -108,7 +108,7 @@ begin
         else 'pgps_internal' end, '');
 end
 $$;
-comment on function pgps_internal.activate(pgps_internal.subscription, boolean) is
+comment on function pgps_internal.make_active(pgps_internal.subscription, boolean) is
 'Lets a subscription go on that is paused or suspended. is_own: the caller acts for its owner, see resume_class';
 
 create or replace function pgps_internal.do_set_state(caller name, args jsonb) returns void
@@ -119,7 +119,7 @@ declare
     v_subscription pgps_internal.subscription := pgps_internal.find_administered(caller, args ->> 'name');
 begin
     if args ->> 'state' = 'active' then
-        perform pgps_internal.activate(v_subscription, pgps_internal.acts_for(caller, v_subscription.owner));
+        perform pgps_internal.make_active(v_subscription, pgps_internal.acts_for(caller, v_subscription.owner));
     else
         update pgps_internal.subscription s set state = args ->> 'state'
             where s.subscription_id = v_subscription.subscription_id;

@@ -77,7 +77,7 @@ class World:
         admin = self.spool.connection
         self.spool.dispatch()
         seen = {
-            view: rows(admin, f"select {columns} from {view} where {key} = %s", [of])
+            view: sorted(rows(admin, f"select {columns} from {view} where {key} = %s", [of]), key=repr)
             for view, key, of, columns in (
                 ("pgps.spools", "name", name, STANDING),
                 ("pgps.spooled_messages", "spool", name, "seqn, entry, message, keys, keywords, sender, replayed"),
