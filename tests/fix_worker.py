@@ -104,8 +104,10 @@ def worker_login(dsn: str) -> str:
         row = connection.execute(query).fetchone()
         if row is None or not row[0]:
             return dsn
-        made = "create role broker_worker login password 'test'; exception when duplicate_object then"
-        connection.execute(f"do $$ begin {made} end $$; grant pgps_worker to broker_worker".encode())
+        # Another test process may make it in the same server at this moment.
+        for made in ("create role broker_worker login password 'test'", "grant pgps_worker to broker_worker"):
+            there = "exception when duplicate_object or unique_violation or internal_error then null"
+            connection.execute(f"do $$ begin {made}; {there}; end $$".encode())
     return make_conninfo(dsn, user="broker_worker", password="test")
 
 
