@@ -9,6 +9,7 @@ from tests.fix_broker import call, make_type, rows, value
 from tests.links.rig import Broker, Link, open_link, received, settle
 
 Pair = tuple[int, int]
+KINDS = ("tick", "tock")
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Subscription:
     broker: int
     name: str
     limit: int
+    kind: str
     settled: int | None = None
     got: list[tuple[str, int]] = field(default_factory=list)
 
@@ -36,7 +38,8 @@ class Network:
         self.subscriptions: list[Subscription] = []
         self.published = 0
         for broker in brokers:
-            make_type(broker.admin, "tick", "n integer, m integer")
+            for kind in KINDS:
+                make_type(broker.admin, kind, "n integer, m integer")
         for low, high in self.pairs:
             call(brokers[low].admin, "create_link", f"to_{brokers[high].name}", brokers[high].dsn)
             self.raise_link((low, high))
@@ -51,7 +54,8 @@ class Network:
         """Publish so many events, each in its own transaction."""
         for _ in range(count):
             self.published += 1
-            rows(broker.admin, "insert into pgps_event.tick values (%s, %s)", [self.published, self.published % 10])
+            kind = self.random.choice(KINDS)
+            rows(broker.admin, f"insert into pgps_event.{kind} values (%s, %s)", [self.published, self.published % 10])
 
     def cut(self, pair: Pair) -> None:
         self.up.pop(pair).close()
@@ -93,8 +97,9 @@ class Network:
     def subscribe(self, place: int) -> None:
         name = f"s{len(self.subscriptions)}_{self.published}_{self.random.randrange(1000)}"
         limit = self.random.randrange(0, 8)
-        call(self.brokers[place].admin, "subscribe", name, "tick", filter=f"m >= {limit}", scope="global")
-        self.subscriptions.append(Subscription(place, name, limit))
+        kind = self.random.choice(KINDS)
+        call(self.brokers[place].admin, "subscribe", name, kind, filter=f"m >= {limit}", scope="global")
+        self.subscriptions.append(Subscription(place, name, limit, kind))
 
     def rest(self) -> None:
         """Raise all links and let everything arrive."""
@@ -129,7 +134,7 @@ class Network:
                     [subscription.name, origin.name],
                 )
                 after = self.expected(subscription, origin, since)
-                said = (subscription.name, subscription.limit, here.name, origin.name, since, got, after)
+                said = (subscription, here.name, origin.name, since, got, after)
                 # From one moment on everything: that moment is when its filter came to be in force there.
                 assert got == after[len(after) - len(got) :], said
                 assert set(got) >= {n for n in after if n > (subscription.settled or 0)}, said
@@ -140,8 +145,8 @@ class Network:
         """What an origin has published for a subscription behind a batch, in the order of its batches."""
         found = rows(
             origin.admin,
-            """
-            select l.n from pgps_internal.tick_log l
+            f"""
+            select l.n from pgps_internal.{subscription.kind}_log l
             join pgps_internal.batch_type b on l.event_id <@ b.ids
             where l.pgps_origin_event is null and b.batch_id > %s and l.m >= %s order by b.batch_id, l.event_id
             """,

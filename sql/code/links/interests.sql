@@ -2,6 +2,16 @@
 -- Locks: none.
 -- Writes: nothing.
 
+create or replace view pgps_internal.still_wanted as
+-- What a neighbour that leaves has wanted is sent up to the batch at which its filters end. Until they are gone they are
+-- asked for on the way here as before: what comes meanwhile would otherwise be sent as all of the origin up to there,
+-- and some of it never asked for.
+select w.* from pgps_internal.wanted w join pgps_internal.neighbour n using (neighbour_id)
+where w.gone_batch is null or n.is_draining;
+comment on view pgps_internal.still_wanted is
+'Filters of neighbours that have to be in force here: not withdrawn, or only because the link is being dropped and what
+was published before is still to be sent';
+
 create or replace function pgps_internal.interests()
 returns table (neighbour_id integer, origin_id integer, key text, type_id integer)
 language plpgsql stable
@@ -41,20 +51,20 @@ begin
     join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
     union
     select w.neighbour_id, a.origin_id, w.key, l.type_id
-    from pgps_internal.wanted w
+    from pgps_internal.still_wanted w
     join pgps_internal.link_filter l using (key)
     join pgps_internal.attached a using (neighbour_id)
     join carried f on f.origin_id = a.origin_id and f.type_id = l.type_id
     join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
-    where o.parent <> w.neighbour_id and w.gone_batch is null
+    where o.parent <> w.neighbour_id
     union
     select null, l.origin_id, l.key, l.type_id from lacking l join pgps_internal.pushed p using (key)
     union
     select w.neighbour_id, l.origin_id, l.key, l.type_id
     from lacking l
-    join pgps_internal.wanted w using (key)
+    join pgps_internal.still_wanted w using (key)
     join pgps_internal.attached a on a.neighbour_id = w.neighbour_id and a.origin_id = l.origin_id
-    where l.parent <> w.neighbour_id and w.gone_batch is null;
+    where l.parent <> w.neighbour_id;
 end
 $$;
 comment on function pgps_internal.interests() is 'The rows of the view pgps_internal.interest';

@@ -16,7 +16,7 @@ begin
         select distinct a.origin_id, f.type_id from pgps_internal.activation a
             join pgps_internal.link_filter f using (key)
         where exists (select from pgps_internal.pushed p where p.key = a.key)
-            or exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null)
+            or exists (select from pgps_internal.still_wanted w where w.key = a.key)
     ),
     weighed as (
         select o.neighbour_id, o.origin_id, (

@@ -100,7 +100,7 @@ begin
             else coalesce(w.reach, v_farthest) - 1 end) as reach
         from unnest(link_filters_for.interests) i
         join pgps_internal.origin o using (origin_id)
-        left join pgps_internal.wanted w on w.neighbour_id = i.neighbour_id and w.key = i.key and w.gone_batch is null
+        left join pgps_internal.still_wanted w on w.neighbour_id = i.neighbour_id and w.key = i.key
         where o.parent = (link_filters_for.neighbour).neighbour_id
         group by i.key, i.type_id
         having max(case when i.neighbour_id is null then v_farthest else coalesce(w.reach, v_farthest) - 1 end) > 0
@@ -125,12 +125,12 @@ begin
     update pgps_internal.attached a
     set is_live = false, missing = '{}',
         horizon = greatest(a.horizon, pgps_internal.sent(a.neighbour_id, a.origin_id, a.attachment)),
-        keep = array(select w.key from pgps_internal.wanted w
-            where w.neighbour_id = a.neighbour_id and w.gone_batch is null
+        keep = array(select w.key from pgps_internal.still_wanted w
+            where w.neighbour_id = a.neighbour_id
                 and pgps_internal.is_told_active(a.neighbour_id, a.origin_id, w.known_as))
     where a.origin_id = answer_again.origin_id and a.is_live and exists (
-        select from pgps_internal.wanted w
-        where w.neighbour_id = a.neighbour_id and w.key = answer_again.key and w.gone_batch is null
+        select from pgps_internal.still_wanted w
+        where w.neighbour_id = a.neighbour_id and w.key = answer_again.key
             and pgps_internal.is_told_active(a.neighbour_id, a.origin_id, w.known_as))
         and exists (select from pgps_internal.link_filter f join pgps_internal.carried c using (type_id)
             where f.key = answer_again.key and c.origin_id = answer_again.origin_id);

@@ -133,7 +133,7 @@ begin
             and (exists (select from pgps_internal.offer f
                     where f.origin_id = a.origin_id and f.neighbour_id = o.parent)
                 or not exists (select from pgps_internal.pushed p where p.key = a.key)
-                    and not exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null))
+                    and not exists (select from pgps_internal.still_wanted w where w.key = a.key))
         returning a.origin_id, a.key
     )
     select count(pgps_internal.answer_again(b.origin_id, b.key)) into v_broken from broken b;
