@@ -34,6 +34,7 @@
 \ir schema/0030_plain.sql
 \ir schema/0031_late.sql
 \ir schema/0032_unmet.sql
+\ir schema/0033_dense.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql

@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'df15265d9f334346', $python$
+('attribute_list', 'afcbdcfeba4f4db5', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'df15265d9f334346', $python$
+('callback_text', 'afcbdcfeba4f4db5', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'df15265d9f334346', $python$
+('calling', 'afcbdcfeba4f4db5', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'df15265d9f334346', $python$
+('composite.absence', 'afcbdcfeba4f4db5', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.contexts', 'df15265d9f334346', $python$
+('composite.contexts', 'afcbdcfeba4f4db5', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -600,7 +600,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'df15265d9f334346', $python$
+('composite.coupled', 'afcbdcfeba4f4db5', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -788,7 +788,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'df15265d9f334346', $python$
+('composite.definition', 'afcbdcfeba4f4db5', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1023,7 +1023,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'df15265d9f334346', $python$
+('composite.described', 'afcbdcfeba4f4db5', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1176,7 +1176,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'df15265d9f334346', $python$
+('composite.detector', 'afcbdcfeba4f4db5', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1572,7 +1572,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'df15265d9f334346', $python$
+('composite.entry', 'afcbdcfeba4f4db5', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1590,7 +1590,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'df15265d9f334346', $python$
+('composite.event_time', 'afcbdcfeba4f4db5', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1694,7 +1694,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'df15265d9f334346', $python$
+('composite.gathering', 'afcbdcfeba4f4db5', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1986,7 +1986,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'df15265d9f334346', $python$
+('composite.graph', 'afcbdcfeba4f4db5', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2213,7 +2213,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'df15265d9f334346', $python$
+('composite.keys', 'afcbdcfeba4f4db5', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2289,7 +2289,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'df15265d9f334346', $python$
+('composite.keystate', 'afcbdcfeba4f4db5', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2432,7 +2432,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'df15265d9f334346', $python$
+('composite.limits', 'afcbdcfeba4f4db5', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2472,7 +2472,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', 'df15265d9f334346', $python$
+('composite.matching', 'afcbdcfeba4f4db5', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2542,7 +2542,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'df15265d9f334346', $python$
+('composite.memo', 'afcbdcfeba4f4db5', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2613,7 +2613,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'df15265d9f334346', $python$
+('composite.occurrences', 'afcbdcfeba4f4db5', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2702,7 +2702,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'df15265d9f334346', $python$
+('composite.pairing', 'afcbdcfeba4f4db5', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2786,7 +2786,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'df15265d9f334346', $python$
+('composite.parser', 'afcbdcfeba4f4db5', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3124,7 +3124,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'df15265d9f334346', $python$
+('composite.parts', 'afcbdcfeba4f4db5', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3268,7 +3268,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'df15265d9f334346', $python$
+('composite.points', 'afcbdcfeba4f4db5', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3392,7 +3392,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'df15265d9f334346', $python$
+('composite.queries', 'afcbdcfeba4f4db5', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3498,7 +3498,7 @@ from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, u
     unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
 EVENT_IDS = """
 select array(select nextval('pgps_internal.event_id_seq') from generate_series(1, $1)) as ids"""
-RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true)"
+RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true, $5)"
 DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]"]
 
 # The first call in a session makes the timer, which takes its time.
@@ -3514,8 +3514,9 @@ select pgps_internal.set_alarm(0), setval('pgps_internal.lane_mark_{slot}', 1::b
 
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
 
-# Owner, event type, first and last event of what one composite event has published.
-Statement = tuple[int, int, int, int]
+# Owner, event type, first and last event of what one composite event has published, and whether there is no other
+# event between them.
+Statement = tuple[int, int, int, int, bool]
 
 
 class TakenBackError(Exception):
@@ -3587,7 +3588,7 @@ class Queries:
         """
         plan = self.plan(INSERT.format(log=job["log"]), ["bigint[]", *DETECTIONS])
         plan.execute([ids, *columns])
-        return job["owner"], job["type_id"], ids[0], ids[-1]
+        return statement_of(job, ids)
 
     def publish_made(
         self, job: dict[str, Any], names: list[str], ids: list[int], columns: list[list[Any]], bound: list[str]
@@ -3619,7 +3620,7 @@ class Queries:
                 raise
             self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
             return []
-        return [(job["owner"], job["type_id"], ids[0], ids[-1])]
+        return [statement_of(job, ids)]
 
     def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""
@@ -3628,7 +3629,7 @@ class Queries:
             by_owner.setdefault(one[0], []).append(one)
         for owner, group in by_owner.items():
             _, *columns = (list(column) for column in zip(*group))
-            self.plan(RECORD, ["bigint", "integer[]", "bigint[]", "bigint[]"]).execute([owner, *columns])
+            self.plan(RECORD, ["bigint", "integer[]", "bigint[]", "bigint[]", "boolean[]"]).execute([owner, *columns])
 
     def answers(self, job: dict[str, Any], asked: Any) -> dict[tuple[str, str], Any]:
         """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""
@@ -3704,11 +3705,16 @@ class Queries:
             self.plan(QUIET if slot is None else UNMARKED.format(slot=slot), []).execute([])
 
 
+def statement_of(job: dict[str, Any], ids: list[int]) -> Statement:
+    """Return what is to be recorded of events that were put into a log; their ids are in ascending order."""
+    return job["owner"], job["type_id"], ids[0], ids[-1], ids[-1] - ids[0] + 1 == len(ids)
+
+
 def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', 'df15265d9f334346', $python$
+('composite.rows', 'afcbdcfeba4f4db5', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3797,7 +3803,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'df15265d9f334346', $python$
+('composite.sequence', 'afcbdcfeba4f4db5', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3909,7 +3915,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'df15265d9f334346', $python$
+('composite.server', 'afcbdcfeba4f4db5', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4232,7 +4238,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
     return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', 'df15265d9f334346', $python$
+('composite.stepping', 'afcbdcfeba4f4db5', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4488,7 +4494,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'df15265d9f334346', $python$
+('composite.storing', 'afcbdcfeba4f4db5', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4588,7 +4594,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'df15265d9f334346', $python$
+('composite.subjects', 'afcbdcfeba4f4db5', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4812,7 +4818,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'df15265d9f334346', $python$
+('composite.syntax', 'afcbdcfeba4f4db5', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4917,7 +4923,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'df15265d9f334346', $python$
+('composite.takeover', 'afcbdcfeba4f4db5', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5000,7 +5006,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'df15265d9f334346', $python$
+('composite.texts', 'afcbdcfeba4f4db5', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5203,7 +5209,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'df15265d9f334346', $python$
+('composite.times', 'afcbdcfeba4f4db5', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5405,7 +5411,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'df15265d9f334346', $python$
+('composite.told', 'afcbdcfeba4f4db5', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5484,7 +5490,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'df15265d9f334346', $python$
+('composite.trial', 'afcbdcfeba4f4db5', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5715,7 +5721,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'df15265d9f334346', $python$
+('composite.windows', 'afcbdcfeba4f4db5', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5923,7 +5929,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'df15265d9f334346', $python$
+('composite.wire', 'afcbdcfeba4f4db5', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -5994,7 +6000,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'df15265d9f334346', $python$
+('filter_literals', 'afcbdcfeba4f4db5', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6080,7 +6086,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'df15265d9f334346', $python$
+('filter_names', 'afcbdcfeba4f4db5', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6194,7 +6200,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'df15265d9f334346', $python$
+('filter_text', 'afcbdcfeba4f4db5', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6461,7 +6467,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'df15265d9f334346', $python$
+('in_select', 'afcbdcfeba4f4db5', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6561,7 +6567,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'df15265d9f334346', $python$
+('keywords', 'afcbdcfeba4f4db5', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6633,7 +6639,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'df15265d9f334346', $python$
+('lexer', 'afcbdcfeba4f4db5', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6979,7 +6985,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'df15265d9f334346', $python$
+('safe_filter', 'afcbdcfeba4f4db5', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7280,7 +7286,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'df15265d9f334346', $python$
+('statement_composite', 'afcbdcfeba4f4db5', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7375,7 +7381,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'df15265d9f334346', $python$
+('statement_reader', 'afcbdcfeba4f4db5', $python$
 """Read a statement word by word."""
 
 import re
@@ -7593,7 +7599,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'df15265d9f334346', $python$
+('statement_text', 'afcbdcfeba4f4db5', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7871,7 +7877,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'df15265d9f334346', $python$
+('token_lists', 'afcbdcfeba4f4db5', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8105,7 +8111,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'df15265d9f334346', $python$
+('whole_row', 'afcbdcfeba4f4db5', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8210,7 +8216,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "df15265d9f334346"
+digest = "afcbdcfeba4f4db5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8317,7 +8323,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "df15265d9f334346"
+digest = "afcbdcfeba4f4db5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8417,7 +8423,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "df15265d9f334346"
+digest = "afcbdcfeba4f4db5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8507,7 +8513,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "df15265d9f334346"
+digest = "afcbdcfeba4f4db5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8599,7 +8605,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "df15265d9f334346"
+digest = "afcbdcfeba4f4db5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8716,7 +8722,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "df15265d9f334346"
+digest = "afcbdcfeba4f4db5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8808,7 +8814,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "df15265d9f334346"
+digest = "afcbdcfeba4f4db5"
 # Each behind those that it imports.
 names = [
     "lexer",

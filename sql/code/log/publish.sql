@@ -7,18 +7,19 @@
 create or replace function pgps_internal.record(
     type_ids integer[], los bigint[], his bigint[], publisher regrole, volatile boolean[], published_at timestamptz[],
     origin_ids integer[],
-    are_news boolean
+    are_news boolean, are_dense boolean[] = null
 ) returns void
 language plpgsql
 as $$
 declare
     v_told bigint;
 begin
-    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id)
+    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id,
+        is_dense)
     select s.hi, s.lo, pg_current_xact_id(), s.type_id, record.publisher, false, coalesce(s.volatile, false),
-        coalesce(s.published_at, pgps_internal.clock()), s.origin_id
-    from unnest(record.type_ids, record.los, record.his, record.volatile, record.published_at, record.origin_ids)
-        s(type_id, lo, hi, volatile, published_at, origin_id);
+        coalesce(s.published_at, pgps_internal.clock()), s.origin_id, s.is_dense
+    from unnest(record.type_ids, record.los, record.his, record.volatile, record.published_at, record.origin_ids,
+        record.are_dense) s(type_id, lo, hi, volatile, published_at, origin_id, is_dense);
     -- One notification for all statements of a type, since there may be thousands: whoever fetches the events gets each
     -- with its own statement.
     if record.are_news then
@@ -34,12 +35,13 @@ begin
 end
 $$;
 comment on function pgps_internal.record(integer[], bigint[], bigint[], regrole, boolean[], timestamptz[], integer[],
-    boolean) is
+    boolean, boolean[]) is
 'Does what the rule of an endpoint does besides writing the log, for events that come into it otherwise: over a link, or
 after they were refused. Writes the statements (arrays of event types, first and last ids, and so on, matched by place)
 into the control queue, notifies clients that are registered for direct events, and wakes the dispatcher, both when the
 transaction commits. The rule (pgps_internal.publication) has this as text, since it is planned with the publisher''s
-statement: change both together. are_news: false when no client is to be notified';
+statement: change both together. are_news: false when no client is to be notified; are_dense: which statements have
+every id between their first and their last, null = not known';
 
 create or replace function pgps_internal.refuse_copy() returns trigger
 language plpgsql

@@ -103,7 +103,7 @@ from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, u
     unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
 EVENT_IDS = """
 select array(select nextval('pgps_internal.event_id_seq') from generate_series(1, $1)) as ids"""
-RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true)"
+RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true, $5)"
 DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]"]
 
 # The first call in a session makes the timer, which takes its time.
@@ -119,8 +119,9 @@ select pgps_internal.set_alarm(0), setval('pgps_internal.lane_mark_{slot}', 1::b
 
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
 
-# Owner, event type, first and last event of what one composite event has published.
-Statement = tuple[int, int, int, int]
+# Owner, event type, first and last event of what one composite event has published, and whether there is no other
+# event between them.
+Statement = tuple[int, int, int, int, bool]
 
 
 class TakenBackError(Exception):
@@ -192,7 +193,7 @@ class Queries:
         """
         plan = self.plan(INSERT.format(log=job["log"]), ["bigint[]", *DETECTIONS])
         plan.execute([ids, *columns])
-        return job["owner"], job["type_id"], ids[0], ids[-1]
+        return statement_of(job, ids)
 
     def publish_made(
         self, job: dict[str, Any], names: list[str], ids: list[int], columns: list[list[Any]], bound: list[str]
@@ -224,7 +225,7 @@ class Queries:
                 raise
             self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
             return []
-        return [(job["owner"], job["type_id"], ids[0], ids[-1])]
+        return [statement_of(job, ids)]
 
     def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""
@@ -233,7 +234,7 @@ class Queries:
             by_owner.setdefault(one[0], []).append(one)
         for owner, group in by_owner.items():
             _, *columns = (list(column) for column in zip(*group))
-            self.plan(RECORD, ["bigint", "integer[]", "bigint[]", "bigint[]"]).execute([owner, *columns])
+            self.plan(RECORD, ["bigint", "integer[]", "bigint[]", "bigint[]", "boolean[]"]).execute([owner, *columns])
 
     def answers(self, job: dict[str, Any], asked: Any) -> dict[tuple[str, str], Any]:
         """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""
@@ -307,6 +308,11 @@ class Queries:
         if end is not None:
             slot = self.slot()
             self.plan(QUIET if slot is None else UNMARKED.format(slot=slot), []).execute([])
+
+
+def statement_of(job: dict[str, Any], ids: list[int]) -> Statement:
+    """Return what is to be recorded of events that were put into a log; their ids are in ascending order."""
+    return job["owner"], job["type_id"], ids[0], ids[-1], ids[-1] - ids[0] + 1 == len(ids)
 
 
 def is_fatal(error: Any) -> bool:

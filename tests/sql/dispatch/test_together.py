@@ -108,3 +108,66 @@ def test_what_is_noted_crosses_segments(broker: psycopg.Connection) -> None:
     rows(broker, "select pgps.dispatch()")
     assert {row[2:] for row in noted(broker)} == {(1, 2, 0)}
     assert value(broker, "select max(batch_id) from pgps_internal.batch") == 4096
+
+
+@pytest.fixture
+def detecting(broker: psycopg.Connection) -> psycopg.Connection:
+    """Return a broker with many composite events, of which some detect nothing."""
+    make_type(broker, "a")
+    for number in range(12):
+        call(broker, "create_composite_event", f"c{number}", f"a (n % 12 = {number})", attributes="n int = a.n")
+        call(broker, "subscribe", f"s_c{number}", f"c{number}")
+    return broker
+
+
+def functions_of_detected(broker: psycopg.Connection) -> list[str]:
+    """Return what looks for the events of composite events in their logs."""
+    named = "select 'pgps_internal.part_ids_' || type_id from pgps_internal.composite order by 1"
+    return [str(name) for name in column(broker, named)]
+
+
+def test_what_was_detected_says_itself_which_events_it_is(detecting: psycopg.Connection) -> None:
+    publish(detecting, "a", *range(36))
+    assert value(detecting, "select pgps.dispatch()") == 36
+    for function in functions_of_detected(detecting):
+        rows(detecting, f"drop function {function}")
+    assert value(detecting, "select pgps.dispatch()") == 36
+    for number in range(12):
+        assert numbers(detecting, f"s_c{number}") == [number, number + 12, number + 24]
+    assert {row[2:] for row in noted(detecting) if str(row[0]).startswith("c")} == {(3, 3, 0)}
+    assert column(detecting, "select event_type from pgps.broken_types()") == []
+
+
+def test_what_was_detected_is_looked_for_where_other_events_may_lie_between(detecting: psycopg.Connection) -> None:
+    rows(detecting, "alter sequence pgps_internal.event_id_seq increment 2")
+    publish(detecting, "a", *range(36))
+    rows(detecting, "select pgps.dispatch()")
+    assert column(detecting, "select distinct is_dense from pgps_internal.control where is_dense is not null") == [
+        False
+    ]
+    assert value(detecting, "select pgps.dispatch()") == 36
+    for number in range(12):
+        assert numbers(detecting, f"s_c{number}") == [number, number + 12, number + 24]
+    assert {row[2:] for row in noted(detecting) if str(row[0]).startswith("c")} == {(3, 3, 0)}
+
+
+def test_a_log_that_a_crash_may_empty_is_looked_at(detecting: psycopg.Connection) -> None:
+    rows(detecting, "update pgps_internal.event_type set persistent = false where name ^@ 'c'")
+    publish(detecting, "a", *range(36))
+    rows(detecting, "select pgps.dispatch()")
+    rows(detecting, "delete from pgps_internal.c3_log")
+    assert value(detecting, "select pgps.dispatch()") == 33
+    assert numbers(detecting, "s_c3") == []
+
+
+def test_what_was_detected_waits_for_who_alters_its_event_type(detecting: psycopg.Connection, connect: Connect) -> None:
+    publish(detecting, "a", *range(36))
+    rows(detecting, "select pgps.dispatch()")
+    other = connect(dsn=detecting.info.dsn)
+    with other.transaction():
+        rows(other, "lock table pgps_internal.c5_log")
+        rows(detecting, "set lock_timeout = '100ms'")
+        assert value(detecting, "select pgps.dispatch()") == 33
+        assert numbers(detecting, "s_c4") == [4, 16, 28]
+    rows(detecting, "select pgps.dispatch()")
+    assert numbers(detecting, "s_c5") == [5, 17, 29]
