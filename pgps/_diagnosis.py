@@ -116,6 +116,15 @@ SLOW_LANES = """
 HAS_COMPOSITES = "select to_regclass('pgps.composite_events') is not null as has_composites"
 
 
+HAS_SLOW_DETECTION = """
+    select coalesce(has_function_privilege(to_regprocedure('pgps.slow_detection()'), 'execute'), false)
+        as has_slow_detection
+"""
+
+
+SLOW_DETECTION = "select role::text as role, lag_events, last_error from pgps.slow_detection() order by role"
+
+
 SUSPENDED_COMPOSITES = """
     select c.name, c.last_error, not exists (select from pg_roles r where r.rolname = c.owner) as is_orphan
     from pgps.composite_events c where c.state = 'suspended' order by c.name

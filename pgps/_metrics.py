@@ -12,6 +12,8 @@ _MEANINGS = {
     "pgps_audit_missing_events": "Events stated by a neighbour and not here; below 0: more are here.",
     "pgps_batches_total": "Batches dispatched by this broker.",
     "pgps_composite_event_suspended": "1: what a composite event is made of failed, and it detects nothing.",
+    "pgps_composite_owner_lag_events": "Events that the composite events of a slow role are behind.",
+    "pgps_composite_owner_slow": "1: the filters or attributes of a role's composite events are slow.",
     "pgps_connections": "Sessions of clients at the server.",
     "pgps_event_type_waiting_events": "Events of a type that is set aside.",
     "pgps_event_types_set_aside": "Event types that are not dispatched, because their code fails.",

@@ -35,6 +35,7 @@
 \ir schema/0031_late.sql
 \ir schema/0032_unmet.sql
 \ir schema/0033_dense.sql
+\ir schema/0034_slow.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -307,6 +308,7 @@
 \ir code/composite/due.sql
 \ir code/composite/detect.sql
 \ir code/composite/held.sql
+\ir code/composite/slow.sql
 \ir code/composite/stuck.sql
 \ir code/composite/coupling.sql
 \ir code/composite/firing.sql

@@ -53,5 +53,6 @@ class Facts:
     gaps: list[Row] = field(default_factory=list)
     differences: list[Row] = field(default_factory=list)
     slow_lanes: list[Row] = field(default_factory=list)
+    slow_detection: list[Row] = field(default_factory=list)
     set_aside: list[Row] = field(default_factory=list)
     composites: list[Row] = field(default_factory=list)

@@ -127,6 +127,18 @@ def slow_lanes(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "lanes", message, fix)
 
 
+def slow_detection(facts: Facts) -> Iterator[Finding]:
+    """No role's composite events are so slow that they are detected apart from those of others."""
+    for row in facts.slow_detection:
+        error = (row["last_error"] or "no error recorded").splitlines()[0]
+        message = (
+            f"the composite events of role {quoted(row['role'])} are slow ({error}):"
+            f" {counted(row['lag_events'], 'event')} behind; nobody else is"
+        )
+        fix = "make their filters and attributes faster, or select pgps.alter_composite_event('…', filter => '…')"
+        yield Finding(Level.WARNING, "composite events", message, fix)
+
+
 def set_aside(facts: Facts) -> Iterator[Finding]:
     """No event type is set aside since its generated code failed."""
     for row in facts.set_aside:
@@ -154,6 +166,7 @@ SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     clock,
     dead_consumers,
     slow_lanes,
+    slow_detection,
     set_aside,
     composites,
 ]

@@ -84,6 +84,9 @@ def _facts(session: Session) -> Facts:
         gaps=session.rows(_diagnosis.GAPS),
         differences=session.rows(_diagnosis.FINDINGS) if session.one(_diagnosis.HAS_AUDIT)["has_audit"] else [],
         slow_lanes=session.rows(_diagnosis.SLOW_LANES) if session.one(_diagnosis.HAS_LANES)["has_lanes"] else [],
+        slow_detection=session.rows(_diagnosis.SLOW_DETECTION)
+        if session.one(_diagnosis.HAS_SLOW_DETECTION)["has_slow_detection"]
+        else [],
         set_aside=session.rows(_diagnosis.SET_ASIDE)
         if session.one(_diagnosis.HAS_BROKEN_TYPES)["has_broken_types"]
         else [],

@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'afcbdcfeba4f4db5', $python$
+('attribute_list', 'da349197e9f1b67f', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'afcbdcfeba4f4db5', $python$
+('callback_text', 'da349197e9f1b67f', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'afcbdcfeba4f4db5', $python$
+('calling', 'da349197e9f1b67f', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'afcbdcfeba4f4db5', $python$
+('composite.absence', 'da349197e9f1b67f', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,63 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.contexts', 'afcbdcfeba4f4db5', $python$
+('composite.codetime', 'da349197e9f1b67f', $python$
+"""How long the code of an owner, filters and attributes, may take in a step."""
+
+import contextlib
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any, Optional
+
+TOO_SLOW = "PS002"  # beside others; never one of user's code, whose errors do not get so far
+TOO_LONG = "54000"
+TOO_MUCH = "54001"  # a shorter step may take less
+
+
+class CodeTime:
+    """Share out the time of a step among the owners of composite events.
+
+    seconds: how much each has; None: each set of candidates has what its job allows, and no more is counted. pace:
+    quick, where others wait for it; else a millisecond is added for each candidate.
+    """
+
+    def __init__(self, seconds: Optional[float], pace: Optional[str] = None) -> None:
+        self.seconds = seconds
+        self.is_quick = pace == "quick"
+        self.used: dict[int, float] = {}
+        self.over_at: Optional[float] = None
+
+    @contextlib.contextmanager
+    def of(self, job: dict[str, Any], count: int) -> Iterator[Optional[float]]:
+        """Yield until when a set of candidates may be evaluated, and count what it takes; None: for ever."""
+        began = monotonic()
+        own = began + job["limit"] + count / 1000 if "limit" in job else None
+        self.over_at = None
+        if own is None or self.seconds is None:
+            yield own
+            return
+        owner = job["owner"]
+        used = self.used.get(owner, 0.0)
+        if not self.is_quick:
+            used -= count / 1000
+        self.over_at = began + max(self.seconds - used, 0.001)
+        try:
+            yield min(own, self.over_at)
+        finally:
+            self.used[owner] = used + monotonic() - began
+
+    def left(self) -> Optional[float]:
+        """Return how many seconds the owner has left whose code is evaluated; None: nobody counts."""
+        return None if self.over_at is None else max(self.over_at - monotonic(), 0.001)
+
+    @property
+    def sqlstate(self) -> str:
+        """Return what is wrong when the time that was given last is over."""
+        if self.is_quick:
+            return TOO_SLOW
+        return TOO_LONG if self.seconds is None else TOO_MUCH
+$python$),
+('composite.contexts', 'da349197e9f1b67f', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -600,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'afcbdcfeba4f4db5', $python$
+('composite.coupled', 'da349197e9f1b67f', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -788,7 +844,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'afcbdcfeba4f4db5', $python$
+('composite.definition', 'da349197e9f1b67f', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1023,7 +1079,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'afcbdcfeba4f4db5', $python$
+('composite.described', 'da349197e9f1b67f', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1176,7 +1232,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'afcbdcfeba4f4db5', $python$
+('composite.detector', 'da349197e9f1b67f', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1572,7 +1628,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'afcbdcfeba4f4db5', $python$
+('composite.entry', 'da349197e9f1b67f', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1590,7 +1646,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'afcbdcfeba4f4db5', $python$
+('composite.event_time', 'da349197e9f1b67f', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1694,7 +1750,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'afcbdcfeba4f4db5', $python$
+('composite.gathering', 'da349197e9f1b67f', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1986,7 +2042,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'afcbdcfeba4f4db5', $python$
+('composite.graph', 'da349197e9f1b67f', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2213,7 +2269,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'afcbdcfeba4f4db5', $python$
+('composite.keys', 'da349197e9f1b67f', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2289,7 +2345,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'afcbdcfeba4f4db5', $python$
+('composite.keystate', 'da349197e9f1b67f', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2432,7 +2488,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'afcbdcfeba4f4db5', $python$
+('composite.limits', 'da349197e9f1b67f', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2472,7 +2528,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', 'afcbdcfeba4f4db5', $python$
+('composite.matching', 'da349197e9f1b67f', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2542,7 +2598,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'afcbdcfeba4f4db5', $python$
+('composite.memo', 'da349197e9f1b67f', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2613,7 +2669,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'afcbdcfeba4f4db5', $python$
+('composite.occurrences', 'da349197e9f1b67f', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2702,7 +2758,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'afcbdcfeba4f4db5', $python$
+('composite.pairing', 'da349197e9f1b67f', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2786,7 +2842,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'afcbdcfeba4f4db5', $python$
+('composite.parser', 'da349197e9f1b67f', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3124,7 +3180,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'afcbdcfeba4f4db5', $python$
+('composite.parts', 'da349197e9f1b67f', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3268,7 +3324,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'afcbdcfeba4f4db5', $python$
+('composite.points', 'da349197e9f1b67f', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3392,7 +3448,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'afcbdcfeba4f4db5', $python$
+('composite.queries', 'da349197e9f1b67f', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3401,6 +3457,7 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Optional
 
+from composite.codetime import TOO_LONG, TOO_SLOW, CodeTime
 from composite.memo import RaisedError
 
 DUE_KEYS = """
@@ -3480,7 +3537,7 @@ READING = """
 select r.version, r.hits, r.events from pgps_internal.reading($1, $2) r"""
 
 PUBLISH = """
-select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections)"""
+select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
 # Sets in the select list are cheaper to set up than functions in FROM, and there may be a thousand such statements.
 INSERT = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
@@ -3531,6 +3588,7 @@ class Queries:
         self.plans: dict[str, Any] = memory.setdefault("plans", {})
         self.memory = memory
         self.about = 0  # whose filter or attributes are evaluated
+        self.time = CodeTime(None)
 
     def plan(self, text: str, types: list[str]) -> Any:
         """Return the plan of a statement."""
@@ -3603,24 +3661,40 @@ class Queries:
             log=job["log"], names=", ".join(quoted), values=values, composite_id=job["composite_id"]
         )
         plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
-        end = monotonic() + job["limit"] + len(ids) / 1000
         self.about = job["composite_id"]
-        try:
-            with self.db.subtransaction():
-                self.alarm(end)
-                plan.execute([ids, *columns, "[" + ", ".join(bound) + "]"])
+        with self.time.of(job, len(ids)) as end:
+            try:
+                with self.db.subtransaction():
+                    self.alarm(end)
+                    plan.execute([ids, *columns, "[" + ", ".join(bound) + "]"])
+                    self.quiet(end)
+            except self.db.SPIError as error:
+                is_late = end is not None and monotonic() >= end
                 self.quiet(end)
-        except self.db.SPIError as error:
-            is_late = monotonic() >= end
-            self.quiet(end)
-            if is_late:
-                hint = "Make them cheaper; see the setting dispatch_lane_timeout."
-                self.db.error("the attributes take too long", sqlstate="54000", hint=hint)
-            if is_fatal(error):
-                raise
-            self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
-            return []
+                if is_late:
+                    self.end_late("the attributes take too long")
+                if is_fatal(error):
+                    raise
+                self.publish_each(job, columns, bound)
+                return []
         return [statement_of(job, ids)]
+
+    def publish_each(self, job: dict[str, Any], columns: list[list[Any]], bound: list[str]) -> None:
+        """Publish the detections of a composite event of which some have attributes that raise."""
+        plan = self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]", "float8"])
+        try:
+            plan.execute([job["composite_id"], *columns, bound, self.time.left()])
+        except self.db.SPIError as error:
+            if error.sqlstate == TOO_LONG:
+                self.end_late("the attributes take too long")
+            raise
+
+    def end_late(self, message: str) -> None:
+        """End the step: code of the composite event has taken longer than it may."""
+        hint = "Make it cheaper; see the setting dispatch_lane_timeout."
+        state = self.time.sqlstate
+        whose = str(self.about) if state == TOO_SLOW else None
+        self.db.error(message, detail=whose, hint=hint, sqlstate=state)
 
     def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""
@@ -3640,8 +3714,8 @@ class Queries:
             by_text.setdefault(text, []).append(given)
         for text, items in by_text.items():
             plan = self.plan(job["tests"][text], ["text"])
-            limit = job["limit"] + len(items) / 1000 if "limit" in job else None
-            self.ask(plan, text, items, found, None if limit is None else monotonic() + limit)
+            with self.time.of(job, len(items)) as end:
+                self.ask(plan, text, items, found, end)
         return found
 
     def rows_taken_back(self, plan: Any, values: list[Any], end: Optional[float] = None) -> Any:
@@ -3667,7 +3741,7 @@ class Queries:
         except self.db.SPIError as error:
             if end is not None and monotonic() >= end:
                 self.quiet(end)
-                self.db.error(f"the filter takes too long: {text}", sqlstate="54000")
+                self.end_late(f"the filter takes too long: {text}")
             self.quiet(end)
             if is_fatal(error):
                 raise
@@ -3714,7 +3788,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', 'afcbdcfeba4f4db5', $python$
+('composite.rows', 'da349197e9f1b67f', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3803,7 +3877,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'afcbdcfeba4f4db5', $python$
+('composite.sequence', 'da349197e9f1b67f', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3915,7 +3989,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'afcbdcfeba4f4db5', $python$
+('composite.server', 'da349197e9f1b67f', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -3927,6 +4001,7 @@ import json
 from operator import attrgetter, itemgetter
 from typing import Any, Optional
 
+from composite.codetime import CodeTime
 from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
 from composite.event_time import Ordering
@@ -3967,6 +4042,7 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
 
 def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Do the same, with the statements of the session."""
+    queries.time = CodeTime(job["code_seconds"], job["pace"])
     unknown = unknown_of(memory, job["composites"])
     if unknown:
         learn(memory, job, queries.given(unknown), queries.intervals())
@@ -4238,7 +4314,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
     return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', 'afcbdcfeba4f4db5', $python$
+('composite.stepping', 'da349197e9f1b67f', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4494,7 +4570,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'afcbdcfeba4f4db5', $python$
+('composite.storing', 'da349197e9f1b67f', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4594,7 +4670,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'afcbdcfeba4f4db5', $python$
+('composite.subjects', 'da349197e9f1b67f', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4818,7 +4894,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'afcbdcfeba4f4db5', $python$
+('composite.syntax', 'da349197e9f1b67f', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -4923,7 +4999,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'afcbdcfeba4f4db5', $python$
+('composite.takeover', 'da349197e9f1b67f', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5006,7 +5082,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'afcbdcfeba4f4db5', $python$
+('composite.texts', 'da349197e9f1b67f', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5209,7 +5285,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'afcbdcfeba4f4db5', $python$
+('composite.times', 'da349197e9f1b67f', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5411,7 +5487,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'afcbdcfeba4f4db5', $python$
+('composite.told', 'da349197e9f1b67f', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5490,7 +5566,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'afcbdcfeba4f4db5', $python$
+('composite.trial', 'da349197e9f1b67f', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5721,7 +5797,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'afcbdcfeba4f4db5', $python$
+('composite.windows', 'da349197e9f1b67f', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5929,7 +6005,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'afcbdcfeba4f4db5', $python$
+('composite.wire', 'da349197e9f1b67f', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6000,7 +6076,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'afcbdcfeba4f4db5', $python$
+('filter_literals', 'da349197e9f1b67f', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6086,7 +6162,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'afcbdcfeba4f4db5', $python$
+('filter_names', 'da349197e9f1b67f', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6200,7 +6276,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'afcbdcfeba4f4db5', $python$
+('filter_text', 'da349197e9f1b67f', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6467,7 +6543,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'afcbdcfeba4f4db5', $python$
+('in_select', 'da349197e9f1b67f', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6567,7 +6643,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'afcbdcfeba4f4db5', $python$
+('keywords', 'da349197e9f1b67f', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6639,7 +6715,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'afcbdcfeba4f4db5', $python$
+('lexer', 'da349197e9f1b67f', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -6985,7 +7061,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'afcbdcfeba4f4db5', $python$
+('safe_filter', 'da349197e9f1b67f', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7286,7 +7362,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'afcbdcfeba4f4db5', $python$
+('statement_composite', 'da349197e9f1b67f', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7381,7 +7457,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'afcbdcfeba4f4db5', $python$
+('statement_reader', 'da349197e9f1b67f', $python$
 """Read a statement word by word."""
 
 import re
@@ -7599,7 +7675,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'afcbdcfeba4f4db5', $python$
+('statement_text', 'da349197e9f1b67f', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7877,7 +7953,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'afcbdcfeba4f4db5', $python$
+('token_lists', 'da349197e9f1b67f', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8111,7 +8187,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'afcbdcfeba4f4db5', $python$
+('whole_row', 'da349197e9f1b67f', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8216,7 +8292,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "afcbdcfeba4f4db5"
+digest = "da349197e9f1b67f"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8323,7 +8399,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "afcbdcfeba4f4db5"
+digest = "da349197e9f1b67f"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8423,7 +8499,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "afcbdcfeba4f4db5"
+digest = "da349197e9f1b67f"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8513,7 +8589,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "afcbdcfeba4f4db5"
+digest = "da349197e9f1b67f"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8605,7 +8681,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "afcbdcfeba4f4db5"
+digest = "da349197e9f1b67f"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8722,7 +8798,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "afcbdcfeba4f4db5"
+digest = "da349197e9f1b67f"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8754,6 +8830,7 @@ names = [
     "composite.keys",
     "composite.memo",
     "composite.occurrences",
+    "composite.codetime",
     "composite.queries",
     "composite.gathering",
     "composite.told",
@@ -8814,7 +8891,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "afcbdcfeba4f4db5"
+digest = "da349197e9f1b67f"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8846,6 +8923,7 @@ names = [
     "composite.keys",
     "composite.memo",
     "composite.occurrences",
+    "composite.codetime",
     "composite.queries",
     "composite.told",
     "composite.trial",

@@ -56,3 +56,44 @@ def test_code_that_swallows_its_cancellation_is_ended_and_its_composite_event_su
     )
     call(session, "alter_composite_event", "bad", enabled=True)
     wait_until(lambda: value(broker, detected, ["bad"]) == 3, what="it goes on")
+
+
+def test_an_owner_whose_code_is_slow_is_late_alone(
+    broker: psycopg.Connection, own_database: str, connect: Connect, role: RoleFactory, workers: Workers
+) -> None:
+    call(broker, "configure", "dispatch_lane_timeout", "3 seconds")
+    owner = role("slow", "pgps_admin")
+    rows(broker, f"create schema {owner} authorization {owner}")
+    session = connect(owner, dsn=own_database)
+    body = "create or replace function {}.slow(k integer) returns integer language plpgsql as $$ begin {} end $$"
+    session.execute(body.format(owner, "perform pg_sleep(1.2); return k;").encode())
+    for n in range(4):
+        given = {"filter": f"{owner}.slow(x.k) > 0"} if n % 2 else {"attributes": f"v integer = {owner}.slow(x.k)"}
+        call(session, "create_composite_event", f"slow{n}", "a x", **given)
+    call(session, "create_composite_event", "plain", "a x")
+    worker = workers(own_database)
+    found = """select (select detected from pgps.composite_events where name = 'good'),
+        (select detected from pgps.composite_events where name = 'plain'),
+        (select sum(detected) from pgps.composite_events where name like 'slow%')"""
+    for n in range(1, 4):
+        rows(broker, "insert into pgps_event.a (k) values (%s)", [n])
+        seen = (0, 0, 0)
+        while seen[0] < n:
+            assert worker.is_running()
+            seen = rows(broker, found)[0]
+        # What is waited for would be there with it.
+        assert seen[1] == n
+        assert seen[2] < 4 * n
+    wait_until(lambda: f"the composite events of role {owner} are slow" in worker.messages, what="the log says so")
+    assert [role for role, *_ in rows(broker, "select * from pgps.slow_detection()")] == [owner]
+    wait_until(lambda: rows(broker, found)[0] == (3, 3, 12), what="the slow ones are detected, too")
+    assert value(broker, "select bool_and(state = 'active') from pgps.composite_events")
+    # Mended, they are detected with the others again.
+    session.execute(body.format(owner, "return k;").encode())
+    wait_until(lambda: _detects_quickly(broker), what="it is slow no more")
+    wait_until(lambda: f"the composite events of role {owner} are quick again" in worker.messages, what="the log")
+
+
+def _detects_quickly(broker: psycopg.Connection) -> bool:
+    rows(broker, "insert into pgps_event.a (k) values (1)")
+    return not rows(broker, "select role from pgps.slow_detection()")

@@ -130,6 +130,15 @@ class AuditFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowDetection:
+    """A role whose composite events are late, and how many events wait for them."""
+
+    role: str
+    events: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class SlowLane:
     """A role whose filters are late, and how many events wait for them."""
 
@@ -289,6 +298,13 @@ async def slow_lanes(connection: Connection) -> list[SlowLane]:
     """Return what is to be told of roles whose filters are slow."""
     rows: Sequence[Any] = await (await connection.execute(_catalogue.SLOW_LANE_COUNTS)).fetchall()
     return [SlowLane(*row) for row in rows]
+
+
+async def slow_detection(connection: Connection) -> list[SlowDetection]:
+    """Return what is to be told of roles whose composite events are slow."""
+    query: LiteralString = "select role, lag_events, last_error from pgps.slow_detection()"
+    rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
+    return [SlowDetection(*row) for row in rows]
 
 
 async def broken_types(connection: Connection) -> list[BrokenType]:

@@ -1,4 +1,4 @@
-"""Detects composite events beside the dispatcher, and lets their timers fire."""
+"""Detects composite events beside the dispatcher, and lets their timers fire; those of slow owners apart."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pgps_worker.connection import connect, in_one_line
 from pgps_worker.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from pgps_worker.config import WorkerConfig
     from pgps_worker.ears import Ears
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
-__all__ = ["Composites"]
+__all__ = ["Composites", "SlowComposites", "detect", "detect_all"]
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +36,15 @@ _SETTINGS = {"lock_timeout": "2s"}
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What a call has come to: how many steps it took, whether there is more to do, else when the next timer is due."""
+    """What a call has come to: how many steps it took, whether there is more to do, else when the next timer is due.
+
+    slow: there are owners whose filters or attributes take long, so that they are detected apart.
+    """
 
     steps: int
     more: bool
     timer: float | None
+    slow: bool = True
 
 
 @dataclass(slots=True)
@@ -61,6 +65,7 @@ class Composites:
     stop: Stop
     vitals: Vitals
     ears: Ears
+    slow: asyncio.Event
 
     @property
     def name(self) -> str:
@@ -69,6 +74,60 @@ class Composites:
 
     async def run(self) -> None:
         """Detect until asked to stop."""
+        loop = asyncio.get_running_loop()
+
+        def tell(found: Detected) -> bool:
+            if found.slow:
+                loop.call_soon_threadsafe(self.slow.set)
+            return True
+
+        await Detecting(self.name, self.config, self.stop, self.vitals, self.ears, detect, tell).run()
+
+
+@dataclass(frozen=True, slots=True)
+class SlowComposites:
+    """Detects the composite events of owners whose filters or attributes take long, in turn, for as long as there are.
+
+    It has a session of its own only then.
+    """
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+    ears: Ears
+    slow: asyncio.Event
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "slow-composites"
+
+    async def run(self) -> None:
+        """Detect until asked to stop, whenever there are slow owners."""
+        self.vitals.up(self.name)
+        while not self.stop.requested:
+            async with self.stop.cuts_short():
+                await self.slow.wait()
+            if not self.stop.requested:
+                self.slow.clear()
+                detecting = Detecting(self.name, self.config, self.stop, self.vitals, self.ears, detect_slow, _is_slow)
+                await detecting.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Detecting:
+    """A session that detects, by one function of the server, until it is told to stop or is needed no more."""
+
+    name: str
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+    ears: Ears
+    work: Callable[[Wire], Detected]
+    goes_on: Callable[[Detected], bool]
+
+    async def run(self) -> None:
+        """Detect until asked to stop, or nothing is left to do for it."""
         async with connect(
             self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT, settings=_SETTINGS
         ) as connection:
@@ -88,6 +147,7 @@ class Composites:
         while not wire.interrupted:
             try:
                 await wire.aside(lambda: self._look(wire, call))
+                return
             except errors.LockNotAvailable as error:
                 log.warning("detection waits for another session: %s", in_one_line(error))
                 await wire.aside(lambda: wire.notified(self.config.poll))
@@ -120,18 +180,41 @@ class Composites:
                 log.warning("%s-watchdog: %s", self.name, in_one_line(error))
 
     def _look(self, wire: Wire, call: _Call) -> None:
-        """Detect until interrupted, and in between wait for a notification: up to the next timer, at most a poll."""
+        """Detect until interrupted or not needed, and in between wait: for a notification or timer, at most a poll."""
         while not wire.interrupted:
             call.began = time.monotonic()
             try:
-                found = detect(wire)
+                found = self.work(wire)
             finally:
                 call.began = None
+            if not self.goes_on(found):
+                return
             if not found.more:
                 timer = self.config.poll if found.timer is None else found.timer
                 wire.notified(min(self.config.poll, max(timer, 0.001)))
 
 
 def detect(wire: Wire) -> Detected:
-    """Detect what there is."""
-    return Detected(*wire.row("select steps, more, timer from pgps.detect_share()"))
+    """Detect what there is, but for slow owners."""
+    return Detected(*wire.row("select steps, more, timer, slow from pgps.detect_share()"))
+
+
+def detect_slow(wire: Wire) -> Detected:
+    """Take a step of one composite event of a slow owner."""
+    return Detected(*wire.row("select steps, more, timer, slow from pgps.detect_slow()"))
+
+
+def _is_slow(found: Detected) -> bool:
+    return found.slow
+
+
+def detect_all(wire: Wire) -> int:
+    """Detect what there is, for slow owners, too; return how many steps that took."""
+    found = detect(wire)
+    steps = found.steps
+    while found.slow:
+        found = detect_slow(wire)
+        steps += found.steps
+        if not found.steps:
+            break
+    return steps

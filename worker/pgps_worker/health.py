@@ -12,7 +12,7 @@ from pgps._metrics import Figure, exposition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgps_worker.calls import SlowLane, TroubleCount
+    from pgps_worker.calls import SlowDetection, SlowLane, TroubleCount
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import LinkVitals, Vitals, WayVitals
@@ -97,6 +97,7 @@ def _figures(vitals: Vitals) -> Iterator[Figure]:
     for lane in vitals.slow_lanes:
         for name, value in _lane_values(lane):
             yield Figure(f"pgps_lane_{name}", "gauge", {"role": lane.role}, value)
+    yield from _slow_figures(vitals.slow_detection)
     # These two also when there are none: an alarm needs a series that is there.
     yield Figure("pgps_event_types_set_aside", "gauge", {}, len(vitals.broken_types))
     for broken in vitals.broken_types:
@@ -124,6 +125,12 @@ def _trouble_figures(troubles: dict[str, TroubleCount]) -> Iterator[Figure]:
         ):
             if value is not None:
                 yield Figure(f"pgps_subscription_{metric}", "gauge", {"subscription": name}, value)
+
+
+def _slow_figures(owners: list[SlowDetection]) -> Iterator[Figure]:
+    for one in owners:
+        yield Figure("pgps_composite_owner_slow", "gauge", {"role": one.role}, 1)
+        yield Figure("pgps_composite_owner_lag_events", "gauge", {"role": one.role}, one.events)
 
 
 def _lane_values(lane: SlowLane) -> tuple[tuple[str, float], ...]:

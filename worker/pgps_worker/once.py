@@ -10,7 +10,7 @@ from pgps_worker.agenda import Agenda
 from pgps_worker.calls import Batch, dispatch, pending_subscribers, reclaim, wash
 from pgps_worker.clients import calls
 from pgps_worker.clients.requests import Requests
-from pgps_worker.composites import detect
+from pgps_worker.composites import detect_all
 from pgps_worker.connection import Connection, connect
 from pgps_worker.ears import Ears
 from pgps_worker.lanes import run_all_lanes
@@ -73,7 +73,7 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, limit: f
     vitals.events_dispatched += dispatched
     await run_all_lanes(connection)
     with Wire(connection) as wire:
-        steps = (await wire.aside(lambda: detect(wire))).steps
+        steps = await wire.aside(lambda: detect_all(wire))
     detected = steps + (await relay(connection) or 0)
     agenda.offer(await pending_subscribers(connection, LOOK_LIMIT))
     await agenda.settled()

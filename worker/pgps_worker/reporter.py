@@ -42,6 +42,7 @@ class Reporter:
     _suspended: set[str] = field(default_factory=set)
     _dead: set[str] = field(default_factory=set)
     _slow: set[str] = field(default_factory=set)
+    _slow_detection: set[str] = field(default_factory=set)
     _broken: set[str] = field(default_factory=set)
     _composites: set[str] = field(default_factory=set)
     _found: set[calls.AuditFinding] = field(default_factory=set)
@@ -66,6 +67,7 @@ class Reporter:
         counts = await calls.trouble_counts(connection)
         self.vitals.troubles = {count.subscription: count for count in counts}
         self.vitals.slow_lanes = await calls.slow_lanes(connection)
+        self.vitals.slow_detection = await calls.slow_detection(connection)
         self.vitals.broken_types = await calls.broken_types(connection)
         self.vitals.findings = await calls.audit_findings(connection)
         self._lags.see(await calls.lag_counts(connection, self._lags.question))
@@ -76,6 +78,7 @@ class Reporter:
             self._tell_of_slow(self.vitals.slow_lanes)
             self._tell_of_broken(self.vitals.broken_types)
             self._tell_of_composites(await calls.suspended_composites(connection))
+            self._tell_of_slow_detection(self.vitals.slow_detection)
             self._tell_of_findings(self.vitals.findings)
             await self._tell_of_failures(connection)
 
@@ -116,6 +119,18 @@ class Reporter:
         for role in sorted(self._slow - slow.keys()):
             log.info("the filters of role %s are quick again", role)
         self._slow = set(slow)
+
+    def _tell_of_slow_detection(self, owners: list[calls.SlowDetection]) -> None:
+        slow = {one.role: one for one in owners}
+        for role in sorted(slow.keys() - self._slow_detection):
+            log.warning(
+                "the composite events of role %s are slow, %d events wait for them: %s (see pgps.composite_events)",
+                role, slow[role].events, _in_one_line(slow[role].last_error),
+                extra=about(role=role, error=slow[role].last_error, hint="select * from pgps.composite_events"),
+            )  # fmt: skip
+        for role in sorted(self._slow_detection - slow.keys()):
+            log.info("the composite events of role %s are quick again", role)
+        self._slow_detection = set(slow)
 
     def _tell_of_broken(self, types: list[calls.BrokenType]) -> None:
         broken = {one.event_type: one for one in types}

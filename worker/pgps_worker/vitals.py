@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pgps._metrics import Figure
-    from pgps_worker.calls import AuditFinding, BrokenType, SlowLane, TroubleCount
+    from pgps_worker.calls import AuditFinding, BrokenType, SlowDetection, SlowLane, TroubleCount
 
 __all__ = ["LinkVitals", "Vitals", "WayVitals"]
 
@@ -68,6 +68,7 @@ class Vitals:
     troubles: dict[str, TroubleCount] = field(default_factory=dict)
     findings: list[AuditFinding] = field(default_factory=list)
     slow_lanes: list[SlowLane] = field(default_factory=list)
+    slow_detection: list[SlowDetection] = field(default_factory=list)
     broken_types: list[BrokenType] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     _beats: dict[str, tuple[float, float]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pgps_worker.clients.duties import Duties
 from pgps_worker.clients.requests import Requests
-from pgps_worker.composites import Composites
+from pgps_worker.composites import Composites, SlowComposites
 from pgps_worker.dispatcher import Dispatcher
 from pgps_worker.ears import Ears, Listener
 from pgps_worker.health import Health
@@ -38,13 +38,14 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
     """Return the services of one worker; each has connections of its own."""
     agenda = open_agenda(config)
     stop.then(agenda.close)
-    ears = Ears()
+    ears, slow = Ears(), asyncio.Event()
     services: list[Service] = [
         Dispatcher(config, stop, vitals),
         Listener(config, stop, vitals, ears),
         QuickLanes(config, stop, vitals, ears),
         SlowLanes(config, stop, vitals, ears),
-        Composites(config, stop, vitals, ears),
+        Composites(config, stop, vitals, ears, slow),
+        SlowComposites(config, stop, vitals, ears, slow),
         Units(config, stop, vitals, ears),
         Watcher(config, stop, vitals, agenda, ears),
         *open_runners(config, agenda, vitals),

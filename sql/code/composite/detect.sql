@@ -28,7 +28,11 @@ drop function if exists pgps_internal.take_steps(pgps_internal.composite[], pgps
         boolean[], timestamptz), pgps_internal.take_steps(bigint[], bigint[], boolean[], timestamptz),
     pgps_internal.try_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
         timestamptz), pgps_internal.try_steps(bigint[], bigint[], boolean[], timestamptz),
-    pgps_internal.detect(integer), pgps_internal.detect(integer, boolean), pgps.detect();
+    pgps_internal.detect(integer), pgps_internal.detect(integer, boolean), pgps.detect(),
+    pgps_internal.take_steps(bigint[], integer[], bigint[], boolean[], timestamptz),
+    pgps_internal.try_steps(bigint[], integer[], bigint[], boolean[], timestamptz),
+    pgps_internal.take_less(bigint[], integer[], bigint[], boolean[], timestamptz, text, text),
+    pgps_internal.detect_due(bigint, timestamptz, integer, integer, integer, bigint);
 create or replace function pgps_internal.note_taken(composite_ids bigint[], uptos bigint[]) returns void
 language plpgsql
 as $$
@@ -45,7 +49,7 @@ comment on function pgps_internal.note_taken(bigint[], bigint[]) is
 'Notes up to which batch the hidden subscriptions of composite events have taken their events';
 
 create or replace function pgps_internal.take_steps(
-    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
+    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, pace text
 ) returns boolean
 language plpgsql
 as $$
@@ -53,7 +57,7 @@ declare
     v_found jsonb;
 begin
     v_found := pgps_internal.detect_step(pgps_internal.step_job(take_steps.composite_ids, take_steps.shares,
-        take_steps.uptos, take_steps.are_last, take_steps.now)::text);
+        take_steps.uptos, take_steps.are_last, take_steps.now, take_steps.pace)::text);
     if (v_found ->> 'stayed')::boolean or exists (select from pgps_internal.composite_share h
             where h.composite_id = any (take_steps.composite_ids) and h.share > 0) then
         -- One after the other, so that the last one sees how far all shares are.
@@ -72,7 +76,7 @@ begin
     return (v_found ->> 'more')::boolean;
 end
 $$;
-comment on function pgps_internal.take_steps(bigint[], integer[], bigint[], boolean[], timestamptz) is
+comment on function pgps_internal.take_steps(bigint[], integer[], bigint[], boolean[], timestamptz, text) is
 'Takes a step of each of some shares of composite events, and publishes what was detected. True when timers are due that
 a step of their own has to fire';
 
@@ -113,8 +117,8 @@ comment on function pgps_internal.suspend_composite(bigint, text) is
 'Stops the detection of a composite event whose step raises, and says why';
 
 create or replace function pgps_internal.take_less(
-    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, state text,
-    error text
+    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, pace text,
+    state text, error text
 ) returns boolean
 language plpgsql
 as $$
@@ -132,7 +136,7 @@ begin
             v_end := v_place + v_size - 1;
             v_more := pgps_internal.try_steps(take_less.composite_ids[v_place:v_end],
                 take_less.shares[v_place:v_end], take_less.uptos[v_place:v_end],
-                take_less.are_last[v_place:v_end], take_less.now) or v_more;
+                take_less.are_last[v_place:v_end], take_less.now, take_less.pace) or v_more;
         end loop;
         return v_more;
     end if;
@@ -141,7 +145,7 @@ begin
             take_less.now);
         if v_upto is not null then
             perform pgps_internal.try_steps(take_less.composite_ids, take_less.shares, array[v_upto], array[false],
-                take_less.now);
+                take_less.now, take_less.pace);
             return true;
         end if;
     end if;
@@ -149,12 +153,12 @@ begin
     return false;
 end
 $$;
-comment on function pgps_internal.take_less(bigint[], integer[], bigint[], boolean[], timestamptz, text, text) is
+comment on function pgps_internal.take_less(bigint[], integer[], bigint[], boolean[], timestamptz, text, text, text) is
 'Takes what a step that has raised leaves undone: of fewer composite events at once, or, where one alone would make too
 much, less far; else it is suspended. state, error: what was raised. Returns the same as take_steps';
 
 create or replace function pgps_internal.try_steps(
-    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
+    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, pace text
 ) returns boolean
 language plpgsql
 as $$
@@ -162,6 +166,7 @@ declare
     v_state text;
     v_error text;
     v_context text;
+    v_whose text;
     v_more boolean := false;
     v_runs_code boolean := (select bool_or(c.runs_code) from pgps_internal.composite c
         where c.composite_id = any (try_steps.composite_ids));
@@ -169,14 +174,15 @@ declare
 begin
     begin
         v_more := pgps_internal.take_steps(try_steps.composite_ids, try_steps.shares, try_steps.uptos,
-            try_steps.are_last, try_steps.now);
+            try_steps.are_last, try_steps.now, try_steps.pace);
         -- All else that a filter or an attribute does is rolled back at once, before any other statement runs.
         if v_runs_code then
             perform pgps_internal.forget_prepared(v_prepared);
         end if;
         return v_more;
     exception when others or assert_failure then
-        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context,
+            v_whose = pg_exception_detail;
         -- PL/Python puts the name of its exception before a message.
         v_error := regexp_replace(v_error, '^(plpy|spiexceptions)\.\w+: ', '');
         if v_runs_code then
@@ -187,17 +193,21 @@ begin
             raise;
         end if;
     end;
-    if pgps_internal.is_held_up(v_state, v_context) then
+    if v_state = 'PS002' then
+        return pgps_internal.take_quick(try_steps.composite_ids, try_steps.shares, try_steps.uptos,
+            try_steps.are_last, try_steps.now, try_steps.pace,
+            pgps_internal.note_slow_owner(v_whose::bigint, v_error));
+    elsif pgps_internal.is_held_up(v_state, v_context) then
         return pgps_internal.take_free(try_steps.composite_ids, try_steps.shares, try_steps.uptos, try_steps.are_last,
-            try_steps.now);
+            try_steps.now, try_steps.pace);
     end if;
     return pgps_internal.take_less(try_steps.composite_ids, try_steps.shares, try_steps.uptos, try_steps.are_last,
-        try_steps.now, v_state, v_error);
+        try_steps.now, try_steps.pace, v_state, v_error);
 end
 $$;
-comment on function pgps_internal.try_steps(bigint[], integer[], bigint[], boolean[], timestamptz) is
+comment on function pgps_internal.try_steps(bigint[], integer[], bigint[], boolean[], timestamptz, text) is
 'As take_steps; a composite event whose step raises is suspended, where it was, and the others go on. One that would
-make too much at once goes less far';
+make too much at once goes less far, and an owner whose code takes too long beside others is slow';
 
 create or replace function pgps_internal.lock_due(inout composite_ids bigint[], inout shares integer[])
 language plpgsql
@@ -222,20 +232,22 @@ comment on function pgps_internal.lock_due(bigint[], integer[]) is
 'Locks shares of composite events for a step, and returns those that were free';
 
 create or replace function pgps_internal.detect_due(
-    last bigint, now timestamptz, most integer, seat integer, seats integer, inout steps bigint, out more boolean
+    last bigint, now timestamptz, most integer, seat integer, seats integer, pace text, inout steps bigint,
+    out more boolean
 )
 language plpgsql
 as $$
 declare
     v_due record := pgps_internal.all_due(detect_due.last, detect_due.now, detect_due.most, detect_due.seat,
-        detect_due.seats, null, null);
+        detect_due.seats, null, null, detect_due.pace);
     v_free record;
     v_is_late boolean := v_due.composite_ids is null and detect_due.seats > 1;
 begin
     if v_is_late then
         -- What another session should have done some time ago: it may be stopped, or busy.
         v_due := pgps_internal.all_due(pgps_internal.last_batch_before(pgps_internal.clock() - interval '5 seconds'),
-            detect_due.now - interval '5 seconds', detect_due.most, 0, 1, null, null);
+            detect_due.now - interval '5 seconds', detect_due.most, 0, 1, null, null,
+            detect_due.pace);
     end if;
     more := false;
     if v_due.composite_ids is null then
@@ -246,21 +258,24 @@ begin
     if v_is_late or cardinality(v_free.composite_ids) is distinct from cardinality(v_due.composite_ids)
             or not pgps_internal.are_as_seen(v_due.composite_ids, v_due.shares, v_due.steps) then
         v_due := pgps_internal.all_due(detect_due.last, detect_due.now, detect_due.most, 0, 1,
-            coalesce(v_free.composite_ids, '{}'), coalesce(v_free.shares, '{}'));
+            coalesce(v_free.composite_ids, '{}'), coalesce(v_free.shares, '{}'), detect_due.pace);
         if v_due.composite_ids is null then
             return;
         end if;
     end if;
-    more := pgps_internal.try_steps(v_due.composite_ids, v_due.shares, v_due.uptos, v_due.are_last, detect_due.now)
+    more := pgps_internal.try_steps(v_due.composite_ids, v_due.shares, v_due.uptos, v_due.are_last, detect_due.now,
+            detect_due.pace)
         or false = any (v_due.are_last);
     steps := detect_due.steps + cardinality(v_due.composite_ids);
 end
 $$;
-comment on function pgps_internal.detect_due(bigint, timestamptz, integer, integer, integer, bigint) is
+comment on function pgps_internal.detect_due(bigint, timestamptz, integer, integer, integer, text, bigint) is
 'Takes one step of what a session has to do, or of what others should have done five seconds ago; more: that was not
 all';
 
-create or replace function pgps_internal.detect(most integer, is_shared boolean, out steps bigint, out more boolean)
+create or replace function pgps_internal.detect(
+    most integer, is_shared boolean, pace text, out steps bigint, out more boolean
+)
 language plpgsql
 as $$
 declare
@@ -279,7 +294,7 @@ begin
     end if;
     loop
         select d.* into v_step from pgps_internal.detect_due(v_last, v_now, detect.most, v_seat.seat, v_seat.seats,
-            steps) d;
+            detect.pace, steps) d;
         steps := v_step.steps;
         more := v_step.more;
         -- What is done is kept: ticks of years would else be begun again and again. Others wait for a share.
@@ -287,10 +302,11 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.detect(integer, boolean) is
+comment on function pgps_internal.detect(integer, boolean, text) is
 'Takes steps until nothing that was dispatched, and no timer, is left, or for ten seconds; about most events in each.
-is_shared: other sessions do so, too, and this one takes its part. Returns how many steps, and whether it stopped
-before it was done. The caller has the turn of detection, or shares in it';
+is_shared: other sessions do so, too, and this one takes its part. pace: quick = without those whose owner''s code is
+slow, and who needs too long is slow from then on; null = all, as long as they take. Returns how many steps, and
+whether it stopped before it was done. The caller has the turn of detection, or shares in it';
 
 create or replace function pgps_internal.detect_here() returns void
 language plpgsql
@@ -298,7 +314,7 @@ set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres' set en
 as $$
 begin
     perform pgps_internal.hold_detection();
-    perform pgps_internal.detect(20000, false);
+    perform pgps_internal.detect(20000, false, null);
 end
 $$;
 comment on function pgps_internal.detect_here() is
@@ -320,7 +336,7 @@ begin
     else
         perform pgps_internal.hold_detection();
     end if;
-    return (select d.steps from pgps_internal.detect(20000, coalesce(detect.shared, false)) d);
+    return (select d.steps from pgps_internal.detect(20000, coalesce(detect.shared, false), null) d);
 end
 $$;
 comment on function pgps.detect(boolean) is
@@ -330,7 +346,10 @@ its own: the sessions that have called it so share out composite events and thei
 one leaves undone for five seconds another one does. Not shared, or null: does everything, as pgps.dispatch in a session
 that is no worker''s, and waits for other sessions that detect. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
-create or replace function pgps.detect_share(out steps bigint, out more boolean, out timer double precision)
+drop function if exists pgps.detect_share();
+create or replace function pgps.detect_share(
+    out steps bigint, out more boolean, out timer double precision, out slow boolean
+)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
@@ -339,44 +358,21 @@ as $$
 begin
     steps := 0;
     more := false;
+    slow := false;
     perform pgps_internal.require_read_committed();
     if exists (select from pgps_internal.composite) then
         perform pgps_internal.join_detection();
-        select d.steps, d.more into steps, more from pgps_internal.detect(20000, true) d;
-        timer := case when not more then pgps.next_timer() end;
+        select d.steps, d.more into steps, more from pgps_internal.detect(20000, true, 'quick') d;
+        slow := cardinality(pgps_internal.slow_owners()) > 0;
+        timer := case when not more then pgps_internal.next_timer(false) end;
     end if;
 end
 $$;
 comment on function pgps.detect_share() is
 'What a worker calls: pgps.detect(shared => true), with all that it has to know to wait: steps, how many were taken;
-more, whether there is more to do at once; timer, else, as pgps.next_timer. Needs pgps_worker or pgps_admin.
-Errors: 42501.';
+more, whether there is more to do at once; timer, else, as pgps.next_timer; slow, whether pgps.detect_slow has to be
+called, too, for owners whose filters or attributes take longer than a second beside those of others. Needs
+pgps_worker or pgps_admin. Errors: 42501.';
 
-create or replace function pgps.next_timer() returns double precision
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
-as $$
-begin
-    if not exists (select from pgps_internal.composite c
-            where c.time_basis = 'event' or c.is_timed) then
-        return null;
-    end if;
-    return (
-        select extract(epoch from min(least(s.idle_at, pgps_internal.moment(k.due))) - pgps_internal.clock())
-        from pgps_internal.composite c
-        cross join pgps_internal.seat_here() t
-        join pgps_internal.step_now s
-            on s.composite_id = c.composite_id and (s.composite_id + s.share) % t.seats = t.seat
-        left join lateral (select k.due from pgps_internal.composite_key k where k.state_id = c.state_id
-            and c.is_timed and c.time_basis = 'arrival'
-            and k.due >= coalesce((s.ordering ->> 'frontier')::bigint, -4611686018427387904)
-            order by k.due limit 1) k on true
-        where c.enabled and not c.is_held);
-end
-$$;
-comment on function pgps.next_timer() is
-'In how many seconds a composite event has something to do without an event, of those that this session has to detect;
-null when none has, below zero when it is due. Needs pgps_worker or pgps_admin.';
-
-revoke all on function pgps.detect(boolean), pgps.detect_share(), pgps.next_timer() from public;
-grant execute on function pgps.detect(boolean), pgps.detect_share(), pgps.next_timer() to pgps_worker, pgps_admin;
+revoke all on function pgps.detect(boolean), pgps.detect_share() from public;
+grant execute on function pgps.detect(boolean), pgps.detect_share() to pgps_worker, pgps_admin;

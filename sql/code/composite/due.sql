@@ -8,7 +8,9 @@ drop function if exists pgps_internal.composites_due(bigint, timestamptz, intege
     pgps_internal.composites_due(bigint, timestamptz, integer, integer, integer, bigint[], integer[]),
     pgps_internal.step_job(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
         timestamptz), pgps_internal.step_job(bigint[], bigint[], boolean[], timestamptz),
-    pgps_internal.step_job(bigint[], integer[], bigint[], boolean[], timestamptz);
+    pgps_internal.step_job(bigint[], integer[], bigint[], boolean[], timestamptz),
+    pgps_internal.composites_due(bigint, timestamptz, integer, integer, integer, bigint[], integer[]),
+    pgps_internal.all_due(bigint, timestamptz, integer, integer, integer, bigint[], integer[]);
 create or replace view pgps_internal.share_now as
 select c.composite_id, h.share, h.shares, c as composite, s.step, coalesce((s.step).batch_id, c.after_batch) as reached,
     exists (select from pgps_internal.composite_part p where p.composite_id = c.composite_id) as has_parts,
@@ -34,11 +36,13 @@ comment on view pgps_internal.composite_behind is
 
 create or replace function pgps_internal.composites_due(
     last bigint, now timestamptz, most integer, seat integer = 0, seats integer = 1, among bigint[] = null,
-    shares integer[] = null
+    shares integer[] = null, pace text = null
 ) returns table (composite_id bigint, share integer, upto bigint, is_last boolean, step bigint)
 language plpgsql stable rows 100
 as $$
 #variable_conflict use_column
+declare
+    v_slow oid[] := case when composites_due.pace = 'quick' then pgps_internal.slow_owners() else '{}' end;
 begin
     return query
     with c as materialized (
@@ -52,6 +56,7 @@ begin
         left join (select b.* from pgps_internal.composite_behind b offset 0) b using (composite_id)
         where (s.composite).enabled and (s.composite).owner::text <> (s.composite).owner::oid::text
             and (s.composite_id + s.share) % composites_due.seats = composites_due.seat
+            and not ((s.composite).runs_code and (s.composite).owner = any (v_slow))
             and (composites_due.among is null or (s.composite_id, s.share) in (
                 select w.composite_id, w.share
                 from unnest(composites_due.among, composites_due.shares) w(composite_id, share)))
@@ -82,14 +87,15 @@ begin
 end
 $$;
 comment on function pgps_internal.composites_due(bigint, timestamptz, integer, integer, integer, bigint[],
-    integer[]) is
+    integer[], text) is
 'Shares of composite events that have something to do: up to which batch they go now (about most events), whether that
 is all there is, so that timers may fire, and their last step. seat, seats: those of one session of so many; among,
-shares: of these; null = of all';
+shares: of these; null = of all. pace: quick = without those whose owner''s code is slow';
 
 create or replace function pgps_internal.all_due(
     last bigint, now timestamptz, most integer, seat integer, seats integer, among bigint[], among_shares integer[],
-    out composite_ids bigint[], out shares integer[], out uptos bigint[], out are_last boolean[], out steps bigint[]
+    pace text, out composite_ids bigint[], out shares integer[], out uptos bigint[], out are_last boolean[],
+    out steps bigint[]
 )
 language plpgsql stable
 as $$
@@ -99,10 +105,10 @@ begin
         array_agg(d.is_last order by d.composite_id, d.share), array_agg(d.step order by d.composite_id, d.share)
     into composite_ids, shares, uptos, are_last, steps
     from pgps_internal.composites_due(all_due.last, all_due.now, all_due.most, all_due.seat, all_due.seats,
-        all_due.among, all_due.among_shares) d;
+        all_due.among, all_due.among_shares, all_due.pace) d;
 end
 $$;
-comment on function pgps_internal.all_due(bigint, timestamptz, integer, integer, integer, bigint[], integer[]) is
+comment on function pgps_internal.all_due(bigint, timestamptz, integer, integer, integer, bigint[], integer[], text) is
 'What pgps_internal.composites_due returns, as arrays; nulls when there is nothing to do';
 
 create or replace function pgps_internal.are_as_seen(composite_ids bigint[], shares integer[], steps bigint[])
@@ -148,7 +154,7 @@ comment on function pgps_internal.step_types(bigint[], bigint[], bigint[]) is
 whether what reads it has changed; composite events are numbered as their subjects in a step';
 
 create or replace function pgps_internal.step_job(
-    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
+    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, pace text
 ) returns json
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -166,6 +172,7 @@ begin
             join pgps_internal.share_now s using (composite_id, share)
         )
         select json_build_object('now', pgps_internal.microseconds(step_job.now),
+            'code_seconds', pgps_internal.code_seconds(step_job.pace), 'pace', step_job.pace,
             'broker', (select p.broker from pgps_internal.progress p),
             'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
             'composites', (select json_agg(json_build_object('subject', c.subject, 'composite_id', c.composite_id,
@@ -197,5 +204,45 @@ begin
                 array_agg(c.reached order by c.subject), array_agg(c.upto order by c.subject)) from c)));
 end
 $$;
-comment on function pgps_internal.step_job(bigint[], integer[], bigint[], boolean[], timestamptz) is
+comment on function pgps_internal.step_job(bigint[], integer[], bigint[], boolean[], timestamptz, text) is
 'What pgps_internal.detect_step takes: shares of composite events, their last steps, and up to which batch each goes';
+
+create or replace function pgps_internal.next_timer(slow boolean) returns double precision
+language plpgsql stable
+as $$
+declare
+    v_slow oid[] := case when next_timer.slow is null then '{}' else pgps_internal.slow_owners() end;
+begin
+    if not exists (select from pgps_internal.composite c
+            where c.time_basis = 'event' or c.is_timed) then
+        return null;
+    end if;
+    return (
+        select extract(epoch from min(least(s.idle_at, pgps_internal.moment(k.due))) - pgps_internal.clock())
+        from pgps_internal.composite c
+        cross join pgps_internal.seat_here() t
+        join pgps_internal.step_now s
+            on s.composite_id = c.composite_id and (s.composite_id + s.share) % t.seats = t.seat
+        left join lateral (select k.due from pgps_internal.composite_key k where k.state_id = c.state_id
+            and c.is_timed and c.time_basis = 'arrival'
+            and k.due >= coalesce((s.ordering ->> 'frontier')::bigint, -4611686018427387904)
+            order by k.due limit 1) k on true
+        where c.enabled and not c.is_held
+            and (next_timer.slow is null or (c.runs_code and c.owner = any (v_slow)) = next_timer.slow));
+end
+$$;
+comment on function pgps_internal.next_timer(boolean) is
+'As pgps.next_timer. slow: of owners whose code is slow, or of all others; null = of both';
+
+create or replace function pgps.next_timer() returns double precision
+language sql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+    select pgps_internal.next_timer(null)
+$$;
+comment on function pgps.next_timer() is
+'In how many seconds a composite event has something to do without an event, of those that this session has to detect;
+null when none has, below zero when it is due. Needs pgps_worker or pgps_admin.';
+
+revoke all on function pgps.next_timer() from public;
+grant execute on function pgps.next_timer() to pgps_worker, pgps_admin;

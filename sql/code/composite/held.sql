@@ -36,8 +36,9 @@ $$;
 comment on function pgps_internal.free_shares(bigint[], integer[]) is
 'Shares whose composite events can be detected, when some of them could not: see pgps_internal.free_composites';
 
+drop function if exists pgps_internal.take_free(bigint[], integer[], bigint[], boolean[], timestamptz);
 create or replace function pgps_internal.take_free(
-    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz
+    composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, pace text
 ) returns boolean
 language plpgsql
 as $$
@@ -53,16 +54,17 @@ begin
         return pgps_internal.try_steps(array(select take_free.composite_ids[p] from unnest(v_free) p),
             array(select take_free.shares[p] from unnest(v_free) p),
             array(select take_free.uptos[p] from unnest(v_free) p),
-            array(select take_free.are_last[p] from unnest(v_free) p), take_free.now);
+            array(select take_free.are_last[p] from unnest(v_free) p), take_free.now, take_free.pace);
     end if;
     -- It was another lock, or one alone waits for it: whoever does is left out.
     foreach v_place in array case when cardinality(take_free.composite_ids) > 1 then v_free else '{}' end loop
         v_more := pgps_internal.try_steps(take_free.composite_ids[v_place:v_place], take_free.shares[v_place:v_place],
-            take_free.uptos[v_place:v_place], take_free.are_last[v_place:v_place], take_free.now) or v_more;
+            take_free.uptos[v_place:v_place], take_free.are_last[v_place:v_place], take_free.now, take_free.pace)
+            or v_more;
     end loop;
     return v_more;
 end
 $$;
-comment on function pgps_internal.take_free(bigint[], integer[], bigint[], boolean[], timestamptz) is
+comment on function pgps_internal.take_free(bigint[], integer[], bigint[], boolean[], timestamptz, text) is
 'As take_less, when a step has waited too long for a lock: composite events whose event types somebody is changing or
 dropping in a transaction that is open stay where they are, until it ends, and are not suspended';

@@ -8,23 +8,29 @@ drop function if exists pgps_internal.publish_found(jsonb),
     pgps_internal.publish_part(pgps_internal.composite, pgps_internal.event_type, jsonb),
     pgps_internal.insert_found(pgps_internal.composite, pgps_internal.event_type, jsonb),
     pgps_internal.fail_found(pgps_internal.composite, pgps_internal.event_type, jsonb, text, text),
-    pgps_internal.found_again(pgps_internal.composite, pgps_internal.event_type, bigint);
+    pgps_internal.found_again(pgps_internal.composite, pgps_internal.event_type, bigint),
+    pgps_internal.publish_found(bigint, pgps_internal.detections),
+    pgps_internal.publish_part(pgps_internal.composite, pgps_internal.event_type, pgps_internal.detections);
 
-create or replace function pgps_internal.publish_found(composite_id bigint, detections pgps_internal.detections)
-returns bigint
+create or replace function pgps_internal.publish_found(
+    composite_id bigint, detections pgps_internal.detections, seconds double precision
+) returns bigint
 language plpgsql
 as $$
 declare
     v_composite pgps_internal.composite;
     v_type pgps_internal.event_type;
+    v_began timestamptz := clock_timestamp();
 begin
     select c.* into v_composite from pgps_internal.composite c where c.composite_id = publish_found.composite_id;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_composite.type_id;
-    return pgps_internal.publish_part(v_composite, v_type, publish_found.detections);
+    return pgps_internal.publish_part(v_composite, v_type, publish_found.detections,
+        v_began + publish_found.seconds * interval '1 second');
 end
 $$;
-comment on function pgps_internal.publish_found(bigint, pgps_internal.detections) is
-'Publishes what was detected of a composite event with attributes; returns how many';
+comment on function pgps_internal.publish_found(bigint, pgps_internal.detections, double precision) is
+'Publishes what was detected of a composite event with attributes, whose code may take so many seconds (null = as long
+as it may for so many events); returns how many';
 
 create or replace function pgps_internal.part_of(detections pgps_internal.detections, first integer, last integer)
 returns pgps_internal.detections
@@ -38,7 +44,8 @@ comment on function pgps_internal.part_of(pgps_internal.detections, integer, int
 'Detections from one place to another';
 
 create or replace function pgps_internal.publish_part(
-    composite pgps_internal.composite, event_type pgps_internal.event_type, detections pgps_internal.detections
+    composite pgps_internal.composite, event_type pgps_internal.event_type, detections pgps_internal.detections,
+    until timestamptz
 ) returns bigint
 language plpgsql
 as $$
@@ -52,6 +59,7 @@ begin
     -- The first call in a session loads PL/Python, which takes its time.
     perform pgps_internal.set_alarm(0);
     v_began := clock_timestamp();
+    v_limit := greatest(least(v_limit, publish_part.until - v_began), interval '1 millisecond');
     begin
         perform pgps_internal.set_alarm(extract(epoch from v_limit)::double precision);
         perform pgps_internal.mark_detection((publish_part.composite).composite_id, v_limit);
@@ -62,7 +70,7 @@ begin
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
         perform pgps_internal.set_alarm(0), pgps_internal.mark_detection(null, null);
-        if v_state = '57014' and clock_timestamp() >= v_began + v_limit then
+        if clock_timestamp() >= v_began + v_limit then
             raise exception 'the attributes take too long' using errcode = '54000',
                 hint = 'Make them cheaper; see the setting dispatch_lane_timeout.';
         -- Errors that are not those of an expression: a conflict, no resources, a shutdown.
@@ -76,13 +84,13 @@ begin
         return 0;
     end if;
     return pgps_internal.publish_part(publish_part.composite, publish_part.event_type,
-            pgps_internal.part_of(publish_part.detections, 1, v_count / 2))
+            pgps_internal.part_of(publish_part.detections, 1, v_count / 2), publish_part.until)
         + pgps_internal.publish_part(publish_part.composite, publish_part.event_type,
-            pgps_internal.part_of(publish_part.detections, v_count / 2 + 1, v_count));
+            pgps_internal.part_of(publish_part.detections, v_count / 2 + 1, v_count), publish_part.until);
 end
 $$;
 comment on function pgps_internal.publish_part(pgps_internal.composite, pgps_internal.event_type,
-    pgps_internal.detections) is
+    pgps_internal.detections, timestamptz) is
 'Publishes detections of one composite event; when an attribute raises, halves the set until the one is found, which
 goes to the exception queue. Returns how many were published';
 

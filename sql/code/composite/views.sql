@@ -11,12 +11,15 @@ select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.sc
     case when c.owner::text = c.owner::oid::text then 'its owner was dropped'
         else coalesce(w.last_error, case when c.is_held
             then 'it waits: an event type that it reads is being changed or dropped in a transaction that is open' end,
-            c.last_error, f.error) end as last_error,
+            c.last_error, f.error, case when c.enabled and c.runs_code and c.owner = any (o.slow)
+                then 'the filters and attributes of its owner are slow: it is detected apart from others' end)
+        end as last_error,
     c.attributes, c.time_basis, c.lateness, c.max_open, s.stepped_at, c.created_at,
     c.start, t.reliability, t.persistent, t.handler, (select bool_and(q.auditable) from pgps_internal.queue q
         where q.type_id = t.type_id) as auditable
 from pgps_internal.composite c
 join pgps_internal.event_type t using (type_id)
+cross join (select array(select s.owner from pgps_internal.slow_detection s where s.is_slow) as slow) o
 cross join lateral (select min(n.batch_id) as batch_id, sum(n.open)::bigint as open, sum(n.keys)::bigint as keys,
     sum(n.detected)::bigint as detected, sum(n.late)::bigint as late, sum(n.given_up)::bigint as given_up,
     max(n.stepped_at) as stepped_at

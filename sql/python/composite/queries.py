@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Optional
 
+from composite.codetime import TOO_LONG, TOO_SLOW, CodeTime
 from composite.memo import RaisedError
 
 DUE_KEYS = """
@@ -85,7 +86,7 @@ READING = """
 select r.version, r.hits, r.events from pgps_internal.reading($1, $2) r"""
 
 PUBLISH = """
-select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections)"""
+select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
 # Sets in the select list are cheaper to set up than functions in FROM, and there may be a thousand such statements.
 INSERT = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
@@ -136,6 +137,7 @@ class Queries:
         self.plans: dict[str, Any] = memory.setdefault("plans", {})
         self.memory = memory
         self.about = 0  # whose filter or attributes are evaluated
+        self.time = CodeTime(None)
 
     def plan(self, text: str, types: list[str]) -> Any:
         """Return the plan of a statement."""
@@ -208,24 +210,40 @@ class Queries:
             log=job["log"], names=", ".join(quoted), values=values, composite_id=job["composite_id"]
         )
         plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
-        end = monotonic() + job["limit"] + len(ids) / 1000
         self.about = job["composite_id"]
-        try:
-            with self.db.subtransaction():
-                self.alarm(end)
-                plan.execute([ids, *columns, "[" + ", ".join(bound) + "]"])
+        with self.time.of(job, len(ids)) as end:
+            try:
+                with self.db.subtransaction():
+                    self.alarm(end)
+                    plan.execute([ids, *columns, "[" + ", ".join(bound) + "]"])
+                    self.quiet(end)
+            except self.db.SPIError as error:
+                is_late = end is not None and monotonic() >= end
                 self.quiet(end)
-        except self.db.SPIError as error:
-            is_late = monotonic() >= end
-            self.quiet(end)
-            if is_late:
-                hint = "Make them cheaper; see the setting dispatch_lane_timeout."
-                self.db.error("the attributes take too long", sqlstate="54000", hint=hint)
-            if is_fatal(error):
-                raise
-            self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]"]).execute([job["composite_id"], *columns, bound])
-            return []
+                if is_late:
+                    self.end_late("the attributes take too long")
+                if is_fatal(error):
+                    raise
+                self.publish_each(job, columns, bound)
+                return []
         return [statement_of(job, ids)]
+
+    def publish_each(self, job: dict[str, Any], columns: list[list[Any]], bound: list[str]) -> None:
+        """Publish the detections of a composite event of which some have attributes that raise."""
+        plan = self.plan(PUBLISH, ["bigint", *DETECTIONS, "text[]", "float8"])
+        try:
+            plan.execute([job["composite_id"], *columns, bound, self.time.left()])
+        except self.db.SPIError as error:
+            if error.sqlstate == TOO_LONG:
+                self.end_late("the attributes take too long")
+            raise
+
+    def end_late(self, message: str) -> None:
+        """End the step: code of the composite event has taken longer than it may."""
+        hint = "Make it cheaper; see the setting dispatch_lane_timeout."
+        state = self.time.sqlstate
+        whose = str(self.about) if state == TOO_SLOW else None
+        self.db.error(message, detail=whose, hint=hint, sqlstate=state)
 
     def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""
@@ -245,8 +263,8 @@ class Queries:
             by_text.setdefault(text, []).append(given)
         for text, items in by_text.items():
             plan = self.plan(job["tests"][text], ["text"])
-            limit = job["limit"] + len(items) / 1000 if "limit" in job else None
-            self.ask(plan, text, items, found, None if limit is None else monotonic() + limit)
+            with self.time.of(job, len(items)) as end:
+                self.ask(plan, text, items, found, end)
         return found
 
     def rows_taken_back(self, plan: Any, values: list[Any], end: Optional[float] = None) -> Any:
@@ -272,7 +290,7 @@ class Queries:
         except self.db.SPIError as error:
             if end is not None and monotonic() >= end:
                 self.quiet(end)
-                self.db.error(f"the filter takes too long: {text}", sqlstate="54000")
+                self.end_late(f"the filter takes too long: {text}")
             self.quiet(end)
             if is_fatal(error):
                 raise

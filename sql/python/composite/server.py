@@ -9,6 +9,7 @@ import json
 from operator import attrgetter, itemgetter
 from typing import Any, Optional
 
+from composite.codetime import CodeTime
 from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
 from composite.event_time import Ordering
@@ -49,6 +50,7 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
 
 def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Do the same, with the statements of the session."""
+    queries.time = CodeTime(job["code_seconds"], job["pace"])
     unknown = unknown_of(memory, job["composites"])
     if unknown:
         learn(memory, job, queries.given(unknown), queries.intervals())

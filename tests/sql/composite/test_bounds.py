@@ -209,7 +209,7 @@ def test_ticks_between_the_events_of_one_batch_come_in_steps_and_nothing_of_it_c
     assert value(broker, "select pgps.dispatch_batch()") == 5
     step = (
         "select more from pgps_internal.detect_due((pgps_internal.last_batch()).batch_id, pgps_internal.clock(), 20000,"
-        " 0, 1, 0)"
+        " 0, 1, null, 0)"
     )
     taken = (
         "select min(p.acked_batch) from pgps_internal.composite_leaf l join pgps_internal.composite c"
