@@ -180,6 +180,7 @@ as $roster$
 
     -- A restored or cloned database: transaction ids that a room has recorded are not valid any more.
     ('begin_life', 'confirm', 'pgps_internal.forget_raisers()'),
+    ('begin_life', 'links', 'pgps_internal.forget_seen()'),
     ('begin_life', 'units', 'pgps_internal.forget_queue_marks()')
 $roster$;
 comment on function pgps_internal.roster_of_defining() is

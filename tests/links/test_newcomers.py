@@ -127,6 +127,23 @@ def test_each_part_of_it_is_needed(scene: Scene, connect: Connect, kind: str, ta
         made_meanwhile(scene, connect, kind, "n < 100")
 
 
+def test_what_the_newest_transaction_of_all_receives_is_not_for_a_newcomer(scene: Scene, connect: Connect) -> None:
+    """A snapshot ends with the newest transaction that has ended, and who receives may be a newer one."""
+    s = scene
+    s.seen()
+    session = connect(dsn=s.here.dsn, autocommit=False)
+    publish(s.here.admin, "tick", 1)
+    subscribe(session, "new", "n < 100")
+    with being_received(s, s.b.data(s.x, 1, 4, 5, (50, 5))):
+        session.commit()
+        # Seen with the first batch; with the second nobody is left who is older than the newest that had ended then.
+        s.here.settle()
+        publish(s.here.admin, "tick", 2)
+        s.here.settle()
+    assert had(s, "all") == [5]
+    assert had(s, "new") == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_published_here_after_the_commit_of_a_subscription_is_for_it_at_once(
     scene: Scene, connect: Connect, kind: str

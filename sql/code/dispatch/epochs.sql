@@ -54,13 +54,17 @@ begin
     -- A restored or cloned database, whose transaction ids start elsewhere. All that was committed here and is in no
     -- batch waits: what the last snapshot of the old epoch does not see, and what was published since (above its
     -- highest event id).
-    v_now := pgps_internal.committed_now();
-    select max(c.hi) into v_base from pgps_internal.control c where c.xid >= pg_snapshot_xmax(v_now);
     create temp table if not exists pgps_rebaseline (like pgps_internal.control) on commit drop;
-    insert into pg_temp.pgps_rebaseline
-    select c.* from pgps_internal.control c
-    where (c.hi > (rebaseline.last).max_hi or not pgps_internal.is_dispatched(c.xid, c.hi, rebaseline.last))
-        and c.xid is distinct from pg_current_xact_id_if_assigned();
+    -- In one statement, so that what waits, and the snapshot behind which the next batch begins, are of one moment.
+    with waiting as (
+        insert into pg_temp.pgps_rebaseline
+        select c.* from pgps_internal.control c
+        where (c.hi > (rebaseline.last).max_hi or not pgps_internal.is_dispatched(c.xid, c.hi, rebaseline.last))
+            and c.xid is distinct from pg_current_xact_id_if_assigned()
+    )
+    select n.now, (select max(c.hi) from pgps_internal.control c where c.xid >= pg_snapshot_xmax(n.now)
+        and c.xid is distinct from pg_current_xact_id_if_assigned())
+    into v_now, v_base from (select pgps_internal.committed_now() as now) n;
     -- Whether the transactions that raised immediate events committed is not known any more.
     update pgps_internal.control c set raiser = '0' where c.raiser is not null;
     perform pgps_internal.begin_life();

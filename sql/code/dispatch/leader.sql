@@ -114,7 +114,8 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$ select pg_snapshot_xmin(pg_current_snapshot()) >= pg_snapshot_xmax(all_ended.since) $$;
 comment on function pgps.all_ended(pg_snapshot) is
-'True when every transaction that ran when the snapshot was taken has ended';
+'True when every transaction has ended whose id is below the end of a snapshot: not always all that ran when it was
+taken, since it ends behind the newest that had ended';
 
 revoke all on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(),
     pgps.all_ended(pg_snapshot) from public;

@@ -3,9 +3,9 @@
 -- Writes: nothing.
 
 create or replace view pgps_internal.still_wanted as
--- What a neighbour that leaves has wanted is sent up to the batch at which its filters end. Until they are gone they are
--- asked for on the way here as before: what comes meanwhile would otherwise be sent as all of the origin up to there,
--- and some of it never asked for.
+-- What a neighbour that leaves has wanted is sent up to the batch at which its filters end. Until they are gone they
+-- are asked for on the way here as before: what comes meanwhile would otherwise be sent as all of the origin up to
+-- there, and some of it never asked for.
 select w.* from pgps_internal.wanted w join pgps_internal.neighbour n using (neighbour_id)
 where w.gone_batch is null or n.is_draining;
 comment on view pgps_internal.still_wanted is

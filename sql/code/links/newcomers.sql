@@ -98,6 +98,34 @@ comment on function pgps_internal.judge(bigint[], pgps_internal.part[]) is
 'Rule 5 of the horizon for what waits, or was dispatched, for subscriptions that those who received it may not have
 seen';
 
+create or replace function pgps_internal.note_seen(subscription_ids bigint[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_own bigint := pg_current_xact_id()::text::bigint;
+    v_newest bigint;
+begin
+    -- A snapshot ends with the last transaction that has ended, and transactions with higher ids may be running. But a
+    -- subtransaction that writes has the newest id of all: whoever has a higher one has taken it, and looked at
+    -- subscriptions, afterwards.
+    begin
+        with seen as (
+            update pgps_internal.newcomer n set until = '0'
+            where n.subscription_id = any (note_seen.subscription_ids) returning n.xmin as id
+        )
+        select max(s.id::text::bigint) into v_newest from seen s;
+    exception when others then
+        raise;
+    end;
+    v_newest := v_own + (v_newest - v_own % 4294967296 + 4294967296) % 4294967296;
+    update pgps_internal.newcomer n set until = v_newest::text::xid8
+    where n.subscription_id = any (note_seen.subscription_ids);
+end
+$$;
+comment on function pgps_internal.note_seen(bigint[]) is
+'Notes up to which transaction id somebody may have received without seeing newcomers that are seen now';
+
 create or replace function pgps_internal.see_newcomers() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -118,14 +146,21 @@ begin
     from pgps_internal.newcomer n
     where n.subscription_id = any (v_seen) and exists (select from pgps_internal.member m
         where m.subscription_id = n.subscription_id and m.from_batch < pgps_internal.hidden());
-    -- Whoever has a transaction id above these has taken it, and looked at subscriptions, afterwards.
-    update pgps_internal.newcomer n set until = pg_snapshot_xmax(pg_current_snapshot())
-    where n.subscription_id = any (v_seen);
+    perform pgps_internal.note_seen(v_seen);
     perform pg_notify('pgps_lanes', '');
 end
 $$;
 comment on function pgps_internal.see_newcomers() is
 'Judges what was dispatched before the dispatcher saw a newcomer, and notes which transactions may not have seen it';
+
+create or replace function pgps_internal.forget_seen() returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    update pgps_internal.newcomer n set until = '0' where n.until is not null
+$$;
+comment on function pgps_internal.forget_seen() is
+'In another life of the database: who received in the one before without seeing newcomers does so no more';
 
 create or replace function pgps_internal.show_newcomers() returns void
 language plpgsql
@@ -172,9 +207,8 @@ begin
     -- What was received by those who may not have seen it is in a batch, or was in another database.
     with over as (
         delete from pgps_internal.newcomer n
-        where (n.until <= pg_snapshot_xmin(case when (judge_batch.last).upto is null then (judge_batch.last).snapshot
+        where n.until <= pg_snapshot_xmin(case when (judge_batch.last).upto is null then (judge_batch.last).snapshot
                     else (judge_batch.last).previous end)
-                or n.until > pg_snapshot_xmax(pg_current_snapshot()))
             and not exists (select from pgps_internal.member m
                 where m.subscription_id = n.subscription_id and m.from_batch >= pgps_internal.hidden())
         returning n.subscription_id
