@@ -246,3 +246,17 @@ def test_links_that_are_dropped_together_do_not_wait_for_each_other(brokers: Bro
         s.c.say(s.c.message("drain"))
         assert "drain" in kinds(s.b.hear())
         assert "drain" in kinds(s.c.hear())
+
+
+def test_nobody_waits_for_one_that_has_lost_the_path(brokers: Brokers) -> None:
+    """The one that a broker turns to says that it cannot reach the origin either, and will not answer."""
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        s.ready()
+        s.b.say(s.b.message("drain"))
+        assert "attach" in kinds(s.c.hear())
+        assert "drain" not in kinds(s.b.hear()), "c is waited for"
+        for peer in (s.b, s.c):
+            peer.say(peer.message("unad", **s.x.key))
+        assert "drain" in kinds(s.b.hear())

@@ -114,7 +114,7 @@ begin
         coalesce(v_left, (ack_some.at).outstanding)::integer,
         case when ack_some.up_to is not null then (ack_some.at).consumer end,
         (ack_some.at).seen_batch, (ack_some.at).seen_event);
-    perform pgps_internal.settle(v_id, v_retried);
+    perform pgps_internal.settle(v_id, v_retried, true);
     return v_acked;
 end
 $$;
@@ -122,7 +122,9 @@ comment on function pgps_internal.ack_some(pgps_internal.subscription, pgps_inte
 'Moves the position up to an event, or past what was put back, and settles what was handed out again; see ack_position,
 which holds the turn of the subscription. Errors: 55000 the event has not been received.';
 
-create or replace function pgps_internal.settle(subscription_id bigint, event_ids bigint[]) returns void
+drop function if exists pgps_internal.settle(bigint, bigint[]);
+create or replace function pgps_internal.settle(subscription_id bigint, event_ids bigint[], moves boolean = false)
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -131,13 +133,17 @@ begin
     -- that never failed.
     update pgps_internal.failure f set state = 'settled'
     where f.subscription_id = settle.subscription_id and f.event_id = any (settle.event_ids);
+    if found and settle.moves then
+        perform pgps_internal.move_past_failures(settle.subscription_id);
+    end if;
     delete from pgps_internal.failure f
     where f.subscription_id = settle.subscription_id and f.state = 'settled'
         and not pgps_internal.is_ahead(f.subscription_id, f.event_id);
 end
 $$;
-comment on function pgps_internal.settle(bigint, bigint[]) is
-'Settles failures: deletes their rows, and rows settled earlier, once the position has passed the events';
+comment on function pgps_internal.settle(bigint, bigint[], boolean) is
+'Settles failures: deletes their rows, and rows settled earlier, once the position has passed the events; moves: moves
+it past those that nothing lies before, for who has the turn of the subscription';
 
 create or replace function pgps.ack(subscription text, up_to bigint = null, consumer text = null) returns bigint
 language sql

@@ -1,7 +1,7 @@
 -- The buffer of the consumers: how many events all of them together may hold unacknowledged; the live ones share it.
 -- Applied where events are handed out; without a bound, which is the default, nothing of this runs.
--- Locks: none.
--- Writes: setting.
+-- Locks: the turn of a subscription that is paused.
+-- Writes: failure, setting.
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('buffer_events', '1000000000', 'integer',
@@ -87,3 +87,41 @@ $$;
 comment on function pgps_internal.room_for_rows(pgps_internal.subscription[], integer, text) is
 'How many events each of several subscriptions may be given now, max_events at most; with none, the next ack covers
 nothing';
+
+create or replace function pgps_internal.hold_back(subscription pgps_internal.subscription, consumer text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (hold_back.subscription).subscription_id;
+    v_position pgps_internal.position;
+begin
+    if (hold_back.subscription).state = 'suspended' then
+        raise exception 'subscription "%" is suspended: %', (hold_back.subscription).name,
+            (hold_back.subscription).last_error
+        using errcode = '55000',
+            hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident((hold_back.subscription).name));
+    end if;
+    if (hold_back.subscription).handler = 'any' then
+        perform pgps_internal.forget_leased(v_id, pgps_internal.holder_for(hold_back.consumer));
+        return;
+    end if;
+    v_position := pgps_internal.position_of(v_id);
+    if v_position.outstanding = 0 and not exists (select from pgps_internal.failure f
+            where f.subscription_id = v_id and f.state = 'leased')
+        or v_position.consumer is distinct from hold_back.consumer then
+        return;
+    end if;
+    perform pgps_internal.hold_subscription(v_id, (hold_back.subscription).name);
+    v_position := pgps_internal.position_of(v_id);
+    update pgps_internal.failure f set state = 'retrying', due_at = pgps_internal.clock()
+    where f.subscription_id = v_id and f.state = 'leased';
+    perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
+        v_position.acked_event, v_position.acked_total, 0, hold_back.consumer,
+        coalesce(v_position.seen_batch, v_position.received_batch),
+        coalesce(v_position.seen_event, v_position.received_event));
+end
+$$;
+comment on function pgps_internal.hold_back(pgps_internal.subscription, text) is
+'A receive that returns nothing since the subscription is paused: the next ack of this consumer covers nothing. Errors:
+55000 it is suspended.';

@@ -158,7 +158,7 @@ begin
             case when v_is_back then coalesce(v_position.seen_event, v_position.received_event) end);
     end if;
     if hand_out.acks and v_due <> '{}' then
-        perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
+        perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d), true);
     end if;
     return v_due || v_next;
 end
@@ -166,44 +166,6 @@ $$;
 comment on function pgps_internal.hand_out(pgps_internal.subscription, integer, boolean, text) is
 'Hands out the next events of a subscription with one consumer, and notes how far it has received; they come again until
 acknowledged. acks: acknowledges them at once';
-
-create or replace function pgps_internal.hold_back(subscription pgps_internal.subscription, consumer text) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_id bigint := (hold_back.subscription).subscription_id;
-    v_position pgps_internal.position;
-begin
-    if (hold_back.subscription).state = 'suspended' then
-        raise exception 'subscription "%" is suspended: %', (hold_back.subscription).name,
-            (hold_back.subscription).last_error
-        using errcode = '55000',
-            hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident((hold_back.subscription).name));
-    end if;
-    if (hold_back.subscription).handler = 'any' then
-        perform pgps_internal.forget_leased(v_id, pgps_internal.holder_for(hold_back.consumer));
-        return;
-    end if;
-    v_position := pgps_internal.position_of(v_id);
-    if v_position.outstanding = 0 and not exists (select from pgps_internal.failure f
-            where f.subscription_id = v_id and f.state = 'leased')
-        or v_position.consumer is distinct from hold_back.consumer then
-        return;
-    end if;
-    perform pgps_internal.hold_subscription(v_id, (hold_back.subscription).name);
-    v_position := pgps_internal.position_of(v_id);
-    update pgps_internal.failure f set state = 'retrying', due_at = pgps_internal.clock()
-    where f.subscription_id = v_id and f.state = 'leased';
-    perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
-        v_position.acked_event, v_position.acked_total, 0, hold_back.consumer,
-        coalesce(v_position.seen_batch, v_position.received_batch),
-        coalesce(v_position.seen_event, v_position.received_event));
-end
-$$;
-comment on function pgps_internal.hold_back(pgps_internal.subscription, text) is
-'A receive that returns nothing since the subscription is paused: the next ack of this consumer covers nothing. Errors:
-55000 it is suspended.';
 
 create or replace function pgps_internal.enter_receive() returns trigger
 language plpgsql security definer
@@ -307,6 +269,43 @@ begin
 end
 $$;
 comment on view pgps_entry.receive_calls is 'The way in of pgps.receive and pgps.take; see pgps_internal.call';
+
+create or replace function pgps_internal.hand_out_messages(
+    subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
+) returns pgps_internal.message[]
+language plpgsql
+as $$
+declare
+    v_handed_out pgps_internal.received[];
+    -- A row: a variable that is an array would take it apart, message by message.
+    v_answer pgps_entry.receive_calls;
+begin
+    loop
+        v_answer.messages := '{}';
+        v_handed_out := case when (hand_out_messages.subscription).handler <> 'any'
+                then pgps_internal.hand_out(hand_out_messages.subscription, hand_out_messages.max_events,
+                    hand_out_messages.acks, hand_out_messages.consumer)
+            when hand_out_messages.acks then pgps_internal.take_shared(hand_out_messages.subscription,
+                hand_out_messages.max_events, hand_out_messages.consumer)
+            else pgps_internal.lease(hand_out_messages.subscription, hand_out_messages.max_events,
+                hand_out_messages.consumer) end;
+        exit when cardinality(v_handed_out) = 0;
+        v_answer.messages := pgps_internal.unfold(v_handed_out, hand_out_messages.subscription);
+        if pg_column_size(v_answer.messages) > 100000000 then
+            perform pgps_internal.require_sendable(v_answer.messages);
+        end if;
+        if (hand_out_messages.subscription).kind <> 'external' then
+            v_answer.messages := pgps_internal.after_receive(hand_out_messages.subscription, v_answer.messages);
+        end if;
+        exit when cardinality(v_answer.messages) > 0;
+        perform pgps_internal.pass_over(hand_out_messages.subscription, v_handed_out);
+    end loop;
+    return v_answer.messages;
+end
+$$;
+comment on function pgps_internal.hand_out_messages(pgps_internal.subscription, integer, boolean, text) is
+'Hands out the next events of a subscription with their payload; those that nobody can see are passed over. Errors:
+54000 they are too large for one call, or one of them is by itself (large_events.sql)';
 
 create or replace function pgps.receive(subscription text, max_events integer = 100, consumer text = null)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8,

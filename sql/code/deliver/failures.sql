@@ -4,6 +4,43 @@
 -- Locks: the rows.
 -- Writes: failure, share, subscription; by name: events kept aside.
 
+create or replace function pgps_internal.move_past_failures(subscription_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_at pgps_internal.position;
+    v_next pgps_internal.received[];
+    v_batch bigint;
+    v_event bigint;
+begin
+    if not pgps_internal.try_subscription(move_past_failures.subscription_id) then
+        return;
+    end if;
+    v_at := pgps_internal.position_of(move_past_failures.subscription_id);
+    -- The first event that never failed.
+    v_next := pgps_internal.next_received(move_past_failures.subscription_id, v_at, 1, true);
+    select a.batch_id, a.event_id into v_batch, v_event
+    from pgps_internal.failure f join pgps_internal.assigned a using (subscription_id, event_id)
+    where f.subscription_id = move_past_failures.subscription_id and f.state in ('settled', 'failed')
+        and not a.takes_batch and (a.batch_id, a.event_id) > (v_at.acked_batch, v_at.acked_event)
+        and (v_next is null or (a.batch_id, a.event_id) < (v_next[1].batch_id, v_next[1].event_id))
+    order by a.batch_id desc, a.event_id desc limit 1;
+    if found then
+        select greatest(v_batch, v_at.received_batch), case when v_at.received_batch > v_batch then v_at.received_event
+            when v_at.received_batch = v_batch then greatest(v_event, v_at.received_event) else v_event end
+        into v_at.received_batch, v_at.received_event;
+        perform pgps_internal.move(v_at.subscription_id, v_batch, v_event, v_at.received_batch, v_at.received_event,
+            v_at.acked_total, case when (v_at.received_batch, v_at.received_event) = (v_batch, v_event) then 0
+            else v_at.outstanding end, v_at.consumer, v_at.seen_batch, v_at.seen_event);
+    end if;
+end
+$$;
+comment on function pgps_internal.move_past_failures(bigint) is
+'Moves the position of a subscription past events that are settled, or among the exceptions, up to the first one that
+never failed: otherwise they would be held, and counted as waiting, until something behind them is acknowledged. Not
+when another transaction has its turn, nor where a callback is being called, whose caller moves it';
+
 create or replace function pgps_internal.note_failures(
     subscription pgps_internal.subscription, failed pgps_internal.received[], step text, sqlstate text, error text,
     retry_in interval
@@ -49,6 +86,9 @@ begin
                 then 'suspended' else s.state end
     where s.subscription_id = v_id
         and (s.last_error is distinct from note_failures.error or note_failures.step = 'callback');
+    if note_failures.step = 'nack' then
+        perform pgps_internal.move_past_failures(v_id);
+    end if;
 end
 $$;
 comment on function pgps_internal.note_failures(pgps_internal.subscription, pgps_internal.received[], text, text, text,

@@ -11,31 +11,24 @@ comment on function pgps_internal.most_bytes() is
 'How many bytes of attributes one receive hands out, if it is more than one event: several times as many are in memory
 while it does';
 
--- Read where events are handed out: no query, no SET clause.
+-- Asked where events are handed out: one expression, without queries. Neither stable, as pg_relation_size is not, nor
+-- with segment_name, which says more than format of itself: PostgreSQL would not put it in place of its call.
 create or replace function pgps_internal.toast_bytes(type_name text, event_id bigint) returns bigint
-language plpgsql stable
-as $$
-begin
-    -- The server names what it stores out of line after the table.
-    return coalesce(pg_relation_size(to_regclass('pg_toast.pg_toast_' || to_regclass(pgps_internal.segment_name(
-        toast_bytes.type_name, pgps_internal.log_segment(toast_bytes.event_id)::integer))::oid)), 0);
-end
-$$;
+language sql
+-- The server names what it stores out of line after the table.
+return coalesce(pg_relation_size(to_regclass('pg_toast.pg_toast_' || to_regclass(format(
+    'pgps_log_%s.%I', pgps_internal.log_segment(toast_bytes.event_id), toast_bytes.type_name))::oid)), 0);
 comment on function pgps_internal.toast_bytes(text, bigint) is
 'How much is stored out of line in the segment of the log of a type that an event is in: when it is little, no event
 there is large';
 
 create or replace function pgps_internal.is_toasted(type_name text, first_event bigint, last_event bigint)
 returns boolean
-language plpgsql stable
-as $$
-begin
-    -- The first and the last are in one segment, or in neighbouring ones.
-    return pgps_internal.toast_bytes(is_toasted.type_name, is_toasted.first_event) > 1000000
-        or pgps_internal.log_segment(is_toasted.first_event) <> pgps_internal.log_segment(is_toasted.last_event)
-            and pgps_internal.toast_bytes(is_toasted.type_name, is_toasted.last_event) > 1000000;
-end
-$$;
+language sql
+-- The first and the last are in one segment, or in neighbouring ones.
+return pgps_internal.toast_bytes(is_toasted.type_name, is_toasted.first_event) > 1000000
+    or pgps_internal.log_segment(is_toasted.first_event) <> pgps_internal.log_segment(is_toasted.last_event)
+        and pgps_internal.toast_bytes(is_toasted.type_name, is_toasted.last_event) > 1000000;
 comment on function pgps_internal.is_toasted(text, bigint, bigint) is
 'True when there may be large ones among some events: more than a little of their type is stored out of line';
 

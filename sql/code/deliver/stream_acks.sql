@@ -45,7 +45,7 @@ begin
     end if;
     -- What the reader has rejected stays in the exception queue; what was put back since is for a later step.
     perform pgps_internal.settle(v_id, array(select f.event_id from pgps_internal.failure f
-        where f.subscription_id = v_id and f.event_id = any (v_retried) and f.state = 'leased'));
+        where f.subscription_id = v_id and f.event_id = any (v_retried) and f.state = 'leased'), true);
     return to_jsonb(v_acked + v_settled);
 end
 $$;

@@ -98,41 +98,6 @@ comment on function pgps_internal.unfold(pgps_internal.received[], pgps_internal
 'Events with their payload, as far as the subscription''s owner may see them now; one statement for each event type
 among them';
 
-create or replace function pgps_internal.hand_out_messages(
-    subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
-) returns pgps_internal.message[]
-language plpgsql
-as $$
-declare
-    v_handed_out pgps_internal.received[];
-    v_messages pgps_internal.message[] := '{}';
-begin
-    loop
-        v_handed_out := case when (hand_out_messages.subscription).handler <> 'any'
-                then pgps_internal.hand_out(hand_out_messages.subscription, hand_out_messages.max_events,
-                    hand_out_messages.acks, hand_out_messages.consumer)
-            when hand_out_messages.acks then pgps_internal.take_shared(hand_out_messages.subscription,
-                hand_out_messages.max_events, hand_out_messages.consumer)
-            else pgps_internal.lease(hand_out_messages.subscription, hand_out_messages.max_events,
-                hand_out_messages.consumer) end;
-        exit when cardinality(v_handed_out) = 0;
-        v_messages := pgps_internal.unfold(v_handed_out, hand_out_messages.subscription);
-        if pg_column_size(v_messages) > 100000000 then
-            perform pgps_internal.require_sendable(v_messages);
-        end if;
-        if (hand_out_messages.subscription).kind <> 'external' then
-            v_messages := pgps_internal.after_receive(hand_out_messages.subscription, v_messages);
-        end if;
-        exit when cardinality(v_messages) > 0;
-        perform pgps_internal.pass_over(hand_out_messages.subscription, v_handed_out);
-    end loop;
-    return v_messages;
-end
-$$;
-comment on function pgps_internal.hand_out_messages(pgps_internal.subscription, integer, boolean, text) is
-'Hands out the next events of a subscription with their payload; those that nobody can see are passed over. Errors:
-54000 they are too large for one call, or one of them is by itself (large_events.sql)';
-
 create or replace function pgps_internal.broker_name() returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp

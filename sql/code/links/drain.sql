@@ -24,10 +24,12 @@ set search_path = pg_catalog, pg_temp
 as $$
     -- Not before the new parents have answered: the old one is still needed if one of them fails. But for those at the
     -- end of another link that is being dropped nobody waits: they may have lost the path themselves, or hear of no
-    -- filter any more, and would never answer. Then the next path is asked from the horizon on.
+    -- filter any more, and would never answer. Nor for one that has said that it has lost the path. Then the next path
+    -- is asked from the horizon on.
     select 'drain', '', '{}'::jsonb
     where not exists (select from pgps_internal.told t join pgps_internal.origin o on o.origin_id::text = t.key
         join pgps_internal.neighbour p on p.neighbour_id = o.parent and not p.is_draining
+        join pgps_internal.offer f on f.origin_id = o.origin_id and f.neighbour_id = o.parent
         where t.neighbour_id = last_words.neighbour_id and t.kind = 'attach' and o.parent <> last_words.neighbour_id)
     union all
     select 'drained', '', '{}'

@@ -40,3 +40,46 @@ def test_the_attempt_says_whether_an_event_comes_for_the_first_time_however_many
     assert attempts(2) == [2] * 2
     assert column(admin, "select attempt from pgps.take(%s, 1)", [made]) == [2]
     assert attempts(9) == [2] * 4
+
+
+DEPTH = "select depth from pgps.subscriptions where name = %s"
+
+
+def received(admin: psycopg.Connection, made: str) -> dict[int, int]:
+    return {n: one for one, n in rows(admin, "select event_id, (payload ->> 'n')::int from pgps.receive(%s)", [made])}
+
+
+@pytest.mark.parametrize("last", ["take", "ack", "nack"])
+def test_what_failed_and_came_again_or_was_given_up_does_not_wait(
+    admin: psycopg.Connection, name: Name, last: str
+) -> None:
+    """Also when nothing behind it has been acknowledged: nobody is shown as late for what he has had."""
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made, max_attempts=1 if last == "nack" else 3)
+    ready(admin, made, 1, 2, 3)
+    ids = received(admin, made)
+    call(admin, "ack", made, up_to=ids[1])
+    rows(admin, "select pgps.nack_events(%s, %s)", [made, [ids[2], ids[3]]])
+    if last == "take":
+        assert column(admin, "select event_id from pgps.take(%s)", [made]) == [ids[2], ids[3]]
+    elif last == "ack":
+        assert list(received(admin, made).values()) == [ids[2], ids[3]]
+        assert column(admin, DEPTH, [made]) == [2]
+        assert call(admin, "ack", made) == 2
+    assert column(admin, DEPTH, [made]) == [0]
+    ready(admin, made, 4)
+    assert list(received(admin, made)) == [4]
+    assert call(admin, "ack", made) == 1
+
+
+def test_what_was_not_received_before_one_that_failed_still_waits(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made, max_attempts=3)
+    ready(admin, made, 1, 2, 3)
+    ids = received(admin, made)
+    rows(admin, "select pgps.nack_events(%s, %s)", [made, [ids[2]]])
+    assert column(admin, "select event_id from pgps.take(%s, 1)", [made]) == [ids[2]]
+    assert column(admin, "select event_id from pgps.take(%s)", [made]) == [ids[1], ids[3]]
+    assert column(admin, DEPTH, [made]) == [0]
