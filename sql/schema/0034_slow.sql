@@ -1,6 +1,7 @@
--- breaking: no Roles whose code in composite events has taken too long: they are detected apart from all others, in
--- turn. turn_at: when the next turn of one is, in the order of which they have it; slow_until: it is not tried among
--- the others before; offences: how often it was slow within an hour.
+-- breaking: no
+-- Roles whose code in composite events has taken too long: they are detected apart from all others, in turn. turn_at:
+-- when the next turn of one is, in the order of which they have it; slow_until: it is not tried among the others
+-- before; offences: how often it was slow within an hour.
 create table pgps_internal.slow_detection (
     owner oid primary key,
     is_slow boolean not null default true,
