@@ -203,6 +203,7 @@
 \ir code/links/write_store.sql
 \ir code/links/reclaim.sql
 \ir code/links/links.sql
+\ir code/links/stuck.sql
 \ir code/links/views.sql
 \ir code/links/resync.sql
 \ir code/links/drain.sql

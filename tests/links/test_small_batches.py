@@ -167,6 +167,25 @@ def test_a_small_batch_says_of_each_event_what_a_large_one_says(brokers: Brokers
         assert received(b, "all") == [(a.name, n) for n in range(1, 8)]
 
 
+@pytest.mark.parametrize(("kind", "events"), [("text", 1), ("text[]", 3)])
+def test_an_event_that_is_too_long_for_a_small_batch_goes_by_copy(brokers: Brokers, kind: str, events: int) -> None:
+    """Without being written as text before: that may fit into no JSON, and then the link would break each time."""
+    a, b = brokers(2)
+    make_type(a.admin, "tick", f"n integer, s {kind}")
+    made = {"text": "repeat('x', {})", "text[]": "array[repeat('x', {})]"}
+    count = 0
+    with small(a, b) as (links, lane):
+        for length in (10, 270_000_000):
+            with a.admin.transaction():
+                for n in range(events):
+                    long = made[kind].format(length if n == 0 else 1)
+                    rows(a.admin, f"insert into pgps_event.tick values ({count + n}, {long})")
+            count += events
+            settle([a, b], links)
+            assert lane.taken == (length == 10)
+            assert column(b.admin, "select n from pgps_queue.tick_in order by event_id") == list(range(count))
+
+
 def test_a_batch_that_comes_again_is_not_taken_again_and_one_behind_a_missing_one_is_refused(brokers: Brokers) -> None:
     a, b = brokers(2)
     make_type(a.admin, "tick")

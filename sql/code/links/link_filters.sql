@@ -1,7 +1,7 @@
 -- Filters as they travel over links: the part of a subscription's filter that another broker can ask, and which filter
 -- implies which.
 -- Locks: catalogue rows.
--- Writes: cover, link_filter, pushed.
+-- Writes: cover, link_filter, pushed, setting.
 
 create or replace function pgps_internal.travels(
     event_type pgps_internal.event_type, parsed jsonb, search_path text, collation_name text
@@ -91,6 +91,39 @@ $$;
 comment on function pgps_internal.intern_filter(pgps_internal.event_type, text, text[], jsonb) is
 'The key of a filter, equal for equal filters at all brokers; enters a new filter and what it implies. filter: null =
 every event.';
+
+insert into pgps_internal.setting (name, value, kind, description) values
+    ('link_filters', '500', 'integer',
+        'How many forms of filters of the neighbours of one role over one event type the dispatcher asks; instead of a '
+        'filter of a further form they get all events of the type that they may see, and choose themselves')
+on conflict (name) do nothing;
+
+create or replace function pgps_internal.has_room(
+    event_type pgps_internal.event_type, role regrole, filter pgps_internal.link_filter
+) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_apart record;
+begin
+    if (has_room.filter).filter is null or (select count(*) from pgps_internal.signature g
+        where g.type_id = (has_room.event_type).type_id and g.owner = has_room.role and not g.in_lane)
+            < pgps_internal.setting('link_filters')::integer then
+        return true;
+    end if;
+    -- A filter of a form that is asked already costs next to nothing.
+    select a.* into v_apart from pgps_internal.parts_of_filter(has_room.event_type, (has_room.filter).filter,
+        (has_room.filter).constant_types, (has_room.filter).environment) a;
+    return exists (select from pgps_internal.signature g
+        where g.type_id = (has_room.event_type).type_id and g.owner = has_room.role and not g.in_lane
+            and md5(g.shape) = md5(v_apart.parsed ->> 'shape')
+            and g.parameter_types = v_apart.types and g.environment = v_apart.environment);
+end
+$$;
+comment on function pgps_internal.has_room(pgps_internal.event_type, regrole, pgps_internal.link_filter) is
+'False for a neighbour''s filter of a form of its own, when the dispatcher asks as many for that role as it may: each
+takes its time in every batch, whoever the batch is for (decision 95)';
 
 create or replace function pgps_internal.implies(bounds text[], types text[], narrow text, wide text) returns text
 language sql immutable

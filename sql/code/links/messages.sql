@@ -72,7 +72,12 @@ begin
         return;
     end if;
     -- A new offer may give filters a path to this origin that they lacked, and they have to come into force.
-    update pgps_internal.origin o set name = hear_ad.body ->> 'name', is_settled = false where o.origin_id = v_origin;
+    -- How an origin is called that is a neighbour, too, it says itself: subscribers go by the name.
+    update pgps_internal.origin o set is_settled = false, name = case
+        when (hear_ad.body ->> 'broker')::uuid <> (hear_ad.neighbour).broker_id and exists (
+            select from pgps_internal.neighbour n where n.broker_id = (hear_ad.body ->> 'broker')::uuid) then o.name
+        else hear_ad.body ->> 'name' end
+    where o.origin_id = v_origin;
     insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining, is_open)
     values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
         array(select jsonb_array_elements_text(hear_ad.body -> 'types')),
@@ -118,6 +123,10 @@ begin
     v_key := pgps_internal.intern_filter(v_type, v_text, pgps_internal.clean_types(hear_sub.body -> 'constant_types'),
         hear_sub.body -> 'environment');
     select f.* into v_filter from pgps_internal.link_filter f where f.key = v_key;
+    if not pgps_internal.has_room(v_type, (hear_sub.neighbour).role, v_filter) then
+        v_key := pgps_internal.intern_filter(v_type, null, null, hear_sub.body -> 'environment');
+        select f.* into v_filter from pgps_internal.link_filter f where f.key = v_key;
+    end if;
     perform pgps_internal.hold_owner((hear_sub.neighbour).role::oid);
     -- Waits for the dispatcher: a batch that it is cutting now would not be matched with this filter, and it would be
     -- unknown from which batch on the filter holds.
@@ -140,7 +149,8 @@ end
 $$;
 comment on function pgps_internal.hear_sub(pgps_internal.neighbour, jsonb) is
 'Handles a neighbour''s filter: its class becomes a member of the neighbour''s subscription, so that the matcher fills
-deliveries for it. A filter that is not safe, or would order text otherwise here, is taken as no filter.';
+deliveries for it. A filter that is not safe, would order text otherwise here, or is of one form too many, is taken as
+no filter.';
 
 create or replace function pgps_internal.still_kept(neighbour_id integer, keep text[]) returns text[]
 language sql stable

@@ -11,8 +11,7 @@ begin
                     from unnest(pgps_shipments) o
                     cross join lateral unnest(o.slices) s
                     cross join lateral unnest(s.ids) w(ids)
-                    cross join lateral (select x.event_id, x.xid,
-                        row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row from {log} x
+                    cross join lateral (select x.event_id, x.xid, {row} as pgps_row from {log} x
                         where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
                     left join lateral ({statement}) c on true
                     where s.type_id = {type_id}
@@ -23,13 +22,15 @@ begin
                         over (partition by s.lseq, s.hi order by s.event_id) as island
                     from stated s
                 )
-                select (select jsonb_agg(i.pgps_row order by i.lseq, i.event_id) from islands i) as found,
-                    (select sum(octet_length(i.pgps_row)) from islands i) as bytes,
+                select case when b.bytes <= {few_bytes}
+                        then (select jsonb_agg(i.pgps_row order by i.lseq, i.event_id) from islands i) end as found,
+                    b.bytes,
                     (select jsonb_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n) || pgps_internal.part_of(g.control)
                         order by g.lseq, g.event_id)
                         from (select i.lseq, min(i.event_id) as event_id, count(*) as n,
                             (array_agg(i.control))[1] as control
-                            from islands i group by i.lseq, i.hi, i.island) g) as runs$query$,
+                            from islands i group by i.lseq, i.hi, i.island) g) as runs
+                from (select sum(coalesce(octet_length(i.pgps_row), {few_bytes} + 1)) as bytes from islands i) b$query$,
         write_few.names || jsonb_build_object('statement',
             pgps_internal.statement_of('c as control', write_few.names ->> 'type_id')));
 end
@@ -47,13 +48,17 @@ declare
         || case when c.volatile then '{"volatile": true}'::jsonb else '{}'::jsonb end$part$;
 begin
     return pgps_internal.render($body$-- One event: its row and its statement, which mostly is in the same segment.
-                select jsonb_build_array(l.pgps_row), octet_length(l.pgps_row), l.xid, c.part
-                into v_found, v_bytes, v_xid, v_part
-                from (select x.xid, row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row
-                    from {log} x
+                select l.pgps_row, l.xid, c.part into v_row, v_xid, v_part
+                from (select x.xid, {row} as pgps_row from {log} x
                     where x.event_id = pgps_only
                         and pgps_internal.log_segment(x.event_id) = pgps_internal.log_segment(pgps_only) offset 0) l
                 left join lateral ({statement_near}) c on true;
+                v_bytes := octet_length(v_row);
+                if v_bytes > {few_bytes} or found and v_row is null then
+                    return null;
+                elsif v_row is not null then
+                    v_found := jsonb_build_array(v_row);
+                end if;
                 if v_part is null then
                     v_part := ({statement_far});
                 end if;
@@ -74,7 +79,13 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
 declare
-    v_names jsonb := write_sent.names || pgps_internal.wire_names((write_sent.event_type).endpoint);
+    v_wire jsonb := pgps_internal.wire_names((write_sent.event_type).endpoint);
+    v_row text := format('row(coalesce(x.pgps_origin_event, x.event_id)%s)::text', v_wire ->> 'wire_sent');
+    -- Null for a row that is stored longer than a small batch may be: it is not to be written out only to be measured,
+    -- and its text may fit into no JSON. A type without attributes of variable length has no such row.
+    v_names jsonb := write_sent.names || v_wire || jsonb_build_object('few_bytes', 65536, 'row',
+        case v_wire ->> 'wire_size' when '0' then v_row
+            else format('case when %s <= 65536 then %s end', v_wire ->> 'wire_size', v_row) end);
     v_head text := $head$(pgps_shipments pgps_internal.shipment[], pgps_only bigint) returns jsonb
         language plpgsql stable {wire_settings}$head$;
 begin
@@ -85,6 +96,7 @@ begin
     -- code.
     return pgps_internal.write_function('pgps_internal.sent_{type_id}', v_head, $body$
         declare
+            v_row text;
             v_found jsonb;
             v_bytes bigint;
             v_runs jsonb;
@@ -99,7 +111,7 @@ begin
                 {few}
                 into v_found, v_bytes, v_runs;
             end if;
-            if v_bytes > 65536 then
+            if v_bytes > {few_bytes} then
                 return null;
             end if;
             return jsonb_build_object('rows', v_found, 'runs', v_runs, 'attributes', {wire_known}::jsonb);
@@ -127,6 +139,9 @@ begin
                 from jsonb_array_elements(w.columns) with ordinality c(value, n)),
             'wire_stored', (select coalesce(string_agg(format(', (x.w).%I', c.value ->> 'name'), '' order by c.n), '')
                 from jsonb_array_elements(w.columns) with ordinality c(value, n)),
+            'wire_size', (select coalesce(string_agg(format('coalesce(pg_column_size(x.%I), 0)', a.attname), ' + '
+                order by a.attnum), '0') from pg_attribute a where a.attrelid = wire_names.endpoint and a.attnum > 0
+                and not a.attisdropped and a.attlen = -1),
             'wire_is_plain', (select coalesce(bool_and(pgps_internal.is_plain_text(a.atttypid::regtype)), true)
                 from pg_attribute a where a.attrelid = wire_names.endpoint and a.attnum > 0 and not a.attisdropped),
             'wire_settings', pgps_internal.text_settings(wire_names.endpoint))

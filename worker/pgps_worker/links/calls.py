@@ -113,6 +113,12 @@ async def serve_links(connection: Connection) -> list[LinkRow]:
     return [LinkRow(row["name"], row["conninfo"], row["draining"], row["state"] == "connecting") for row in found]
 
 
+async def end_stuck(connection: Connection) -> list[str]:
+    """End sessions of neighbours that hold up others with an open transaction; return what is to be told."""
+    found: list[str] = await _value(connection, "select pgps.end_stuck_links()")
+    return found
+
+
 async def read_links(connection: Connection) -> list[LinkLook]:
     """Return how each link of this broker is, as everybody sees it."""
     query: LiteralString = """

@@ -50,6 +50,9 @@ class Links:
             try:
                 with self.ears.hear(calls.LINK_CHANNEL) as ear:
                     while not self.stop.requested:
+                        # First of all: what comes next could wait for them, too.
+                        for told in await calls.end_stuck(connection):
+                            log.warning("%s", told)
                         links = await calls.serve_links(connection)
                         for link in links:
                             if link.at_once:

@@ -1,0 +1,64 @@
+-- Sessions of neighbours that hold up others: a transaction that hears what a neighbour says holds the turn of routes,
+-- and the dispatcher off, until it ends, and the neighbour says when that is (decision 95).
+-- Locks: none.
+-- Writes: nothing.
+
+create or replace function pgps_internal.holds_up_others(pid integer) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Who waits himself is not at fault.
+    select not exists (select from pg_locks o where o.pid = holds_up_others.pid and not o.granted)
+        and exists (select from pg_locks w
+            where not w.granted and holds_up_others.pid = any (pg_blocking_pids(w.pid)))
+$$;
+comment on function pgps_internal.holds_up_others(integer) is
+'True for a server process that others are waiting for. Costly: all locking stops for a moment';
+
+create or replace function pgps_internal.serves_a_stranger(pid integer, role oid) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Every function of a link locks one of these in a mode that no reader takes; nobody but the functions can.
+    select not pg_has_role(serves_a_stranger.role, 'pgps_worker', 'usage')
+        and not pg_has_role(serves_a_stranger.role, 'pgps_admin', 'usage')
+        and exists (select from pg_locks l where l.pid = serves_a_stranger.pid and l.granted
+            and l.locktype = 'relation' and l.mode <> 'AccessShareLock'
+            and l.relation = any ('{pgps_internal.turn_of_neighbours, pgps_internal.turn_of_sending,
+                pgps_internal.turn_of_routes, pgps_internal.arrival, pgps_internal.link_session}'::regclass[]))
+$$;
+comment on function pgps_internal.serves_a_stranger(integer, oid) is
+'True for a session that has called the functions of a link in its transaction, for a role that is no worker''s here';
+
+create or replace function pgps.end_stuck_links(patience interval = '5 seconds') returns text[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if end_stuck_links.patience is null then
+        raise exception 'patience is null' using errcode = '22004', hint = 'Leave it out: 5 seconds.';
+    end if;
+    return array(
+        select format(case when pg_terminate_backend(x.pid) then 'ended a session of role "%s", a neighbour''s: its '
+                'transaction, open for %s s, held up others' else 'a session of role "%s" does not end (%s s)' end,
+            x.usesysid::regrole::text, round(extract(epoch from clock_timestamp() - x.xact_start)))
+        from (select a.* from pg_stat_get_activity(null) a
+            where a.datid = (select d.oid from pg_database d where d.datname = current_database())
+                and a.xact_start <= clock_timestamp() - end_stuck_links.patience
+                -- A large batch may take minutes, and would take them again: only what does nothing is ended soon.
+                and (a.state <> 'active' and a.state_change <= clock_timestamp() - end_stuck_links.patience
+                    or a.wait_event_type = 'Timeout'
+                    or a.xact_start <= clock_timestamp() - 120 * end_stuck_links.patience)
+                and pgps_internal.serves_a_stranger(a.pid, a.usesysid)
+                -- Not how long they have waited: the dispatcher gives up each time, and comes again.
+                and pgps_internal.holds_up_others(a.pid) offset 0) x);
+end
+$$;
+comment on function pgps.end_stuck_links(interval) is
+'Ends sessions of neighbours whose transaction others are waiting for: when it has done nothing for longer than
+patience, and when it has been at work 120 times as long. Their links are opened again, and go on where they were.
+Returns messages to report. Sessions of members of pgps_worker and pgps_admin are not ended. Workers call it every five
+seconds. Needs pgps_worker or pgps_admin. Errors: 22004.';
+
+revoke all on function pgps.end_stuck_links(interval) from public;
+grant execute on function pgps.end_stuck_links(interval) to pgps_worker, pgps_admin;
