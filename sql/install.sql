@@ -36,6 +36,7 @@
 \ir schema/0032_unmet.sql
 \ir schema/0033_dense.sql
 \ir schema/0034_slow.sql
+\ir schema/0035_unread.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -73,6 +74,7 @@
 \ir code/types/renames.sql
 
 -- match: Which event goes to which subscription: classes of equal filters, lanes for filters that read tables.
+\ir code/match/unread.sql
 \ir code/match/match.sql
 \ir code/match/share_out.sql
 \ir code/match/write_rows.sql

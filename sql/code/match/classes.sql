@@ -256,7 +256,7 @@ begin
             perform pgps_internal.open_lane(find_signature.owner);
         end if;
         insert into pgps_internal.signature (type_id, owner, shape, tier, parameter_types, key_columns, environment,
-            in_lane, from_batch)
+            in_lane, from_batch, unread)
         values ((find_signature.event_type).type_id, find_signature.owner, find_signature.parsed ->> 'shape',
             find_signature.tier,
             find_signature.parameter_types, (
@@ -267,7 +267,9 @@ begin
                     union all
                     (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k
                         where k ->> 'operator' <> '=' order by 1 limit 1))),
-            find_signature.environment, v_in_lane, coalesce((pgps_internal.last_batch()).batch_id, 0))
+            find_signature.environment, v_in_lane, coalesce((pgps_internal.last_batch()).batch_id, 0),
+            case when find_signature.tier = 'owner'
+                then pgps_internal.unread_by(find_signature.parsed ->> 'shape', find_signature.event_type) end)
         returning signature_id into v_signature;
         perform pgps_internal.add_feature((find_signature.event_type).type_id, 'lane') where v_in_lane;
         perform pgps_internal.build_signature(v_signature);

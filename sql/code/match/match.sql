@@ -243,10 +243,10 @@ begin
     begin
         execute format('select array_agg(((m.pgps_class, m.pgps_events, m.pgps_lowest, '
             'm.pgps_highest)::pgps_internal.found))
-            from pgps_internal.rows_%s($1) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, '
+            from pgps_internal.rows_%s($1, $2) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, '
                 '%L::bigint[]%s) m',
             (match_owner.signature).type_id, (match_owner.signature).signature_id, v_classes, v_constants)
-        using match_owner.ids into v_found;
+        using match_owner.ids, (match_owner.signature).unread into v_found;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';
     exception
