@@ -57,7 +57,8 @@ begin
         exit when cardinality(v_messages) >= fetch_note.max_events;
     end loop;
     return pgps_internal.with_occurrence(array(
-        select (fetch_note.place, v_name, pgps_internal.raiser_of(m.client_id), null, m)::pgps_internal.handed
+        select (fetch_note.place, v_name, pgps_internal.raiser_of(m.client_id, quote_ident(m.publisher)::regrole), null,
+                m)::pgps_internal.handed
             from unnest(v_messages) m order by m.event_id));
 end
 $$;

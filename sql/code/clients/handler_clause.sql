@@ -3,16 +3,19 @@
 -- Locks: none.
 -- Writes: appointment.
 
-create or replace function pgps_internal.raiser_of(client_id bigint) returns text
+drop function if exists pgps_internal.raiser_of(bigint);
+create or replace function pgps_internal.raiser_of(client_id bigint, publisher regrole) returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return (select c.name from pgps_internal.client c where c.client_id = raiser_of.client_id);
+    -- Anybody can set pgps.client: it counts only when the publisher may act as the owner of that client.
+    return (select c.name from pgps_internal.client c where c.client_id = raiser_of.client_id
+        and pg_has_role(raiser_of.publisher::oid, c.owner::oid, 'usage'));
 end
 $$;
-comment on function pgps_internal.raiser_of(bigint) is
-'The name of the client that raised an event; null when none did, or when it is gone';
+comment on function pgps_internal.raiser_of(bigint, regrole) is
+'The name of the client that raised an event; null when none did, when it is gone, or is none of the publisher''s';
 
 create or replace function pgps_internal.is_for(
     client_id bigint, handler text, xid xid8, hi bigint, raiser bigint, publisher regrole

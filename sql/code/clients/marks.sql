@@ -60,7 +60,8 @@ begin
             'xid', coalesce(nullif(v_statement.raiser, '0'), v_statement.xid)::text,
         'origin', coalesce((select o.name from pgps_internal.origin o where o.origin_id = v_statement.origin_id),
             pgps_internal.broker_name()),
-        'raiser', pgps_internal.raiser_of(v_statement.client_id), 'attempt', (describe_mark.mark).attempt) end;
+        'raiser', pgps_internal.raiser_of(v_statement.client_id, v_statement.publisher),
+        'attempt', (describe_mark.mark).attempt) end;
 end
 $$;
 comment on function pgps_internal.describe_mark(pgps_internal.client_mark) is

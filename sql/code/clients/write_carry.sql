@@ -16,7 +16,7 @@ begin
             return json_build_array({label}, pgps_statement.published_at, pg_get_userbyid(pgps_statement.publisher),
                 coalesce(nullif(pgps_statement.raiser, '0'), pgps_statement.xid)::text::bigint,
                 pgps_internal.broker_name(), case when pgps_statement.client_id is not null
-                    then pgps_internal.raiser_of(pgps_statement.client_id) end,
+                    then pgps_internal.raiser_of(pgps_statement.client_id, pgps_statement.publisher) end,
                 (select json_agg(json_build_array(l.event_id,
                     (select row_to_json(pgps_row) from (select {attributes}) pgps_row)) order by l.event_id)
                     from {log} l where l.event_id >= pgps_statement.lo and l.event_id <= pgps_statement.hi

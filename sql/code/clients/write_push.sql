@@ -30,7 +30,7 @@ begin
                 return '{}';
             end if;
             if c.client_id is not null then
-                v_raiser := (select k.name from pgps_internal.client k where k.client_id = c.client_id);
+                v_raiser := pgps_internal.raiser_of(c.client_id, c.publisher);
             end if;
             if c.origin_id is not null then
                 v_origin := (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id);

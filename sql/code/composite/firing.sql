@@ -230,7 +230,8 @@ as $$
         hit as materialized (%2$s)
         select l.event_id, h.composites, h.leaves, l.xid::text::bigint as xid,
             pgps_internal.microseconds(c.published_at) as published,
-            (select k.name from pgps_internal.client k where k.client_id = c.client_id) as client,
+            (select k.name from pgps_internal.client k where k.client_id = c.client_id
+                and pg_has_role(c.publisher::oid, k.owner::oid, 'usage')) as client,
             (select to_json(pgps_row)::text from (select %3$s) pgps_row) as payload
         from (select h.event_id, array_agg(h.composite_id) as composites, array_agg(h.leaf) as leaves
             from hit h group by h.event_id) h
@@ -250,7 +251,8 @@ as $$
             from unnest(coupled_events.leaves) l join pgps_internal.composite c using (composite_id)),
         (select string_agg('l.' || quote_ident(a.name), ', ')
             from pgps_internal.attributes_of((coupled_events.event_type).endpoint) a),
-        pgps_internal.statement_of('c.published_at, c.client_id', (coupled_events.event_type).type_id::text),
+        pgps_internal.statement_of('c.published_at, c.client_id, c.publisher',
+            (coupled_events.event_type).type_id::text),
         pgps_internal.coupled_ids(coupled_events.event_type, 'l.event_id > $1', coupled_events.numbered))
 $$;
 comment on function pgps_internal.coupled_events(pgps_internal.event_type, pgps_internal.composite_leaf[], boolean) is

@@ -65,12 +65,14 @@ as $$
         select h.batch_id, h.event_id, h.composites, h.leaves, l.xid::text::bigint as xid,
             pgps_internal.microseconds(c.published_at) as published,
             (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as origin,
-            (select k.name from pgps_internal.client k where k.client_id = c.client_id) as client, %1$s
+            (select k.name from pgps_internal.client k where k.client_id = c.client_id
+                and pg_has_role(c.publisher::oid, k.owner::oid, 'usage')) as client, %1$s
         from hits h
         join %2$s l on l.event_id = h.event_id
         left join lateral (%3$s) c on true$query$,
         pgps_internal.event_columns(leaf_events.event_type), (leaf_events.event_type).log,
-        pgps_internal.statement_of('c.published_at, c.origin_id, c.client_id', (leaf_events.event_type).type_id::text),
+        pgps_internal.statement_of('c.published_at, c.origin_id, c.client_id, c.publisher',
+            (leaf_events.event_type).type_id::text),
         coalesce(pgps_internal.event_moment(leaf_events.event_type), 'true'))
 $$;
 comment on function pgps_internal.leaf_events(pgps_internal.event_type) is

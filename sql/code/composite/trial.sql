@@ -28,7 +28,8 @@ begin
             select t.name, jsonb_agg(jsonb_build_array(c.xid::text::bigint, c.lo, c.hi, k.name) order by c.hi)
                 as statements
             from pgps_internal.event_type t join pgps_internal.control c using (type_id)
-            join pgps_internal.client k using (client_id)
+            join pgps_internal.client k on k.client_id = c.client_id
+                and pg_has_role(c.publisher::oid, k.owner::oid, 'usage')
             where t.name in (select jsonb_array_elements_text(args -> 'types'))
                 and has_table_privilege(caller, t.endpoint, 'select')
                 and k.name in (select s.client from pgps_internal.source s

@@ -40,7 +40,8 @@ join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key
 STATEMENTS = """
 select c.xid::text::bigint as xid, c.lo, c.hi, pgps_internal.microseconds(c.published_at) as published,
     (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as origin,
-    (select k.name from pgps_internal.client k where k.client_id = c.client_id) as client
+    (select k.name from pgps_internal.client k where k.client_id = c.client_id
+        and pg_has_role(c.publisher::oid, k.owner::oid, 'usage')) as client
 from unnest($1::text[], $2::bigint[], $3::bigint[], $4::integer[]) w(xid, low, high, type_id)
 join pgps_internal.control c on c.xid = w.xid::xid8 and c.hi >= w.low and c.lo <= w.high and c.type_id = w.type_id"""
 

@@ -371,3 +371,26 @@ def test_a_forged_raiser_gives_its_events_to_nobody(
     rows(mallory, "select set_config('pgps.client', %s, false)", [number])
     raise_event(mallory, tick, 1, handler="raiser")
     assert came(admin, client, "queued") == []
+
+
+@pytest.mark.parametrize("visibility", ["deferred", "immediate"])
+def test_a_forged_raiser_is_told_to_nobody(
+    connect: Connect,
+    role: Callable[..., str],
+    admin: psycopg.Connection,
+    tick: str,
+    clients: Callable[..., list[Client]],
+    visibility: str,
+) -> None:
+    direct, queued = clients(tick, "direct", "queued")
+    mallory = connect(role("mallory"))
+    call(mallory, "advertise", tick)
+    number = value(admin, "select client_id from pgps_internal.client where name = %s", [direct.name])
+    rows(mallory, "select set_config('pgps.client', %s, false)", [str(number)])
+    raise_event(mallory, tick, 1, visibility=visibility)
+    raise_event(direct.connection, tick, 2, visibility=visibility)
+    rows(admin, "select pgps.dispatch()")
+    told = "select payload -> 'n', raiser from pgps.fetch_direct(%s, %s) order by event_id"
+    assert rows(direct.connection, told, [direct.name, direct.notes(waits=True)]) == [(1, None), (2, direct.name)]
+    found = [queued.receive(), queued.receive()]
+    assert [(one["numbers"], one["raiser"]) for one in found if one] == [([1], None), ([2], direct.name)]

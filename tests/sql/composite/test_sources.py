@@ -120,6 +120,23 @@ def test_a_leaf_with_a_source_takes_what_comes_from_it_alone(
     assert detected(broker) == [1, 5, 6, 7]
 
 
+def test_what_somebody_else_publishes_in_the_name_of_a_client_is_not_of_that_source(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    call(broker, "create_source", "app", "here", "juice")
+    call(broker, "create_composite_event", "it", "rain@app b", auditable=True)
+    juice = Client(connect(dsn=own_database), "juice")
+    mallory = connect(role("mallory"), dsn=own_database)
+    call(mallory, "advertise", "rain")
+    number = value(juice.connection, "select current_setting('pgps.client')")
+    rows(mallory, "select set_config('pgps.client', %s, false)", [number])
+    rows(mallory, "insert into pgps_event.rain values (1)")
+    rows(juice.connection, "insert into pgps_event.rain values (2)")
+    call(broker, "dispatch")
+    call(broker, "dispatch")
+    assert detected(broker) == [2]
+
+
 def test_the_papers_spelling_keeps_its_case_in_quotes(broker: psycopg.Connection) -> None:
     call(broker, "create_source", '"Host__App"', "here")
     with refused("42704", 'source "host__app" does not exist'):
