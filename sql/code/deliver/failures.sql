@@ -20,12 +20,23 @@ begin
     v_at := pgps_internal.position_of(move_past_failures.subscription_id);
     -- The first event that never failed.
     v_next := pgps_internal.next_received(move_past_failures.subscription_id, v_at, 1, true);
-    select a.batch_id, a.event_id into v_batch, v_event
-    from pgps_internal.failure f join pgps_internal.assigned a using (subscription_id, event_id)
+    with waiting as materialized (
+        select d.batch_id, d.type_id, d.ids, d.event_ids, m.skip
+        from pgps_internal.member m join pgps_internal.delivery d on d.class_id = m.class_id
+            and d.batch_id >= greatest(v_at.acked_batch, m.from_batch + 1)
+            and d.batch_id <= coalesce(v_next[1].batch_id, 9223372036854775807)
+        where m.subscription_id = move_past_failures.subscription_id and not m.takes_batch
+    )
+    select w.batch_id, f.event_id into v_batch, v_event
+    from pgps_internal.failure f join waiting w on w.ids @> f.event_id or f.event_id = any (w.event_ids)
     where f.subscription_id = move_past_failures.subscription_id and f.state in ('settled', 'failed')
-        and not a.takes_batch and (a.batch_id, a.event_id) > (v_at.acked_batch, v_at.acked_event)
-        and (v_next is null or (a.batch_id, a.event_id) < (v_next[1].batch_id, v_next[1].event_id))
-    order by a.batch_id desc, a.event_id desc limit 1;
+        -- Older ones are passed already, and there may be many among the exceptions.
+        and f.event_id >= (select min(lower(b.ids)) from pgps_internal.batch_type b
+            where (b.batch_id, b.type_id) in (select w.batch_id, w.type_id from waiting w))
+        and (w.batch_id, f.event_id) > (v_at.acked_batch, v_at.acked_event)
+        and (v_next is null or (w.batch_id, f.event_id) < (v_next[1].batch_id, v_next[1].event_id))
+        and not f.event_id <@ w.skip
+    order by w.batch_id desc, f.event_id desc limit 1;
     if found then
         select greatest(v_batch, v_at.received_batch), case when v_at.received_batch > v_batch then v_at.received_event
             when v_at.received_batch = v_batch then greatest(v_event, v_at.received_event) else v_event end
@@ -86,7 +97,8 @@ begin
                 then 'suspended' else s.state end
     where s.subscription_id = v_id
         and (s.last_error is distinct from note_failures.error or note_failures.step = 'callback');
-    if note_failures.step = 'nack' then
+    if note_failures.step = 'nack' and exists (select from pgps_internal.failure f where f.subscription_id = v_id
+            and f.event_id in (select n.event_id from unnest(note_failures.failed) n) and f.state = 'failed') then
         perform pgps_internal.move_past_failures(v_id);
     end if;
 end

@@ -297,11 +297,15 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- Looked for in the deliveries as they are: a million events may wait.
     return exists (
         select from pgps_internal.position_of(is_ahead.subscription_id) p
-        join pgps_internal.assigned a on a.subscription_id = p.subscription_id and a.batch_id >= p.acked_batch
-        where not a.takes_batch and a.event_id = is_ahead.event_id
-            and (a.batch_id, a.event_id) > (p.acked_batch, p.acked_event));
+        join pgps_internal.member m on m.subscription_id = p.subscription_id and not m.takes_batch
+        join pgps_internal.delivery d on d.class_id = m.class_id
+            and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+        where (d.ids @> is_ahead.event_id or is_ahead.event_id = any (d.event_ids))
+            and (d.batch_id, is_ahead.event_id) > (p.acked_batch, p.acked_event)
+            and not is_ahead.event_id <@ m.skip);
 end
 $$;
 comment on function pgps_internal.is_ahead(bigint, bigint) is

@@ -28,9 +28,8 @@ begin
     end if;
     if (v_batch, v_event) > (v_position.acked_batch, v_position.acked_event) then
         select coalesce(sum(case when p.batch_id < v_batch or p.last_event <= v_event then p.events
-            else (select count(*) from pgps_internal.delivery d cross join pgps_internal.event_ids(d) e(event_id)
-                where d.batch_id = p.batch_id and d.class_id = p.class_id and e.event_id <= v_event
-                    and (p.ids is null or e.event_id <@ p.ids)) end), 0) into v_acked
+            else (select count(*) from pgps_internal.event_ids(p.delivery) e(event_id)
+                where e.event_id <= v_event and (p.ids is null or e.event_id <@ p.ids)) end), 0) into v_acked
         from pgps_internal.stream_parts(v_id, v_position.acked_batch, v_position.acked_event, 9223372036854775807) p
             where p.batch_id <= v_batch;
     else

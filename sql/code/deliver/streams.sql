@@ -81,17 +81,20 @@ this is), subscription_id, event_type (null for a pattern), batch and event (the
 acknowledged) and last_batch. Needs to own the subscription. Errors: 42704, 42501, 55006 another session reads it, 55000
 internal, shared or suspended.';
 
+drop function if exists pgps_internal.stream_parts(bigint, bigint, bigint, bigint);
 create or replace function pgps_internal.stream_parts(
     subscription_id bigint, after_batch bigint, after_event bigint, most bigint
 )
-returns table (batch_id bigint, type_id integer, class_id bigint, ids int8multirange, events bigint, last_event bigint)
+returns table (batch_id bigint, type_id integer, delivery pgps_internal.delivery, ids int8multirange, events bigint,
+    last_event bigint)
 language plpgsql stable rows 100
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
     return query
-    select d.batch_id, d.type_id, d.class_id, w.ids,
+    -- The delivery itself: of one class a batch may have several (isolate.sql).
+    select d.batch_id, d.type_id, d, w.ids,
         case when w.ids is null then d.events
             else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(w.ids) r) end,
         case when w.ids is null then greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1)
@@ -230,12 +233,12 @@ begin
     from pgps_internal.failure f where f.subscription_id = v_id;
     with p as (
         select p.batch_id, p.type_id,
-            coalesce(p.ids, d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - v_failed
+            coalesce(p.ids, (p.delivery).ids,
+                (select range_agg(int8range(i, i, '[]')) from unnest((p.delivery).event_ids) i)) - v_failed
             - case when p.batch_id = v_upto_batch then int8multirange(int8range(v_upto_event, null, '()'))
                 else '{}' end as ids
         from pgps_internal.stream_parts(v_id, (args ->> 'batch')::bigint, (args ->> 'event')::bigint,
             9223372036854775807) p
-        join pgps_internal.delivery d on d.batch_id = p.batch_id and d.class_id = p.class_id
         where p.batch_id <= v_upto_batch
         union all
         select 0, f.type_id, range_agg(int8range(f.event_id, f.event_id, '[]'))

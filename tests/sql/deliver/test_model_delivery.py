@@ -287,6 +287,8 @@ PUBLISHED = [("publish", ["pa", "pb"] * 5, None), ("dispatch",)]
         ("take", 2, 3),
     ]
 )
+@example(steps=[("publish", ["pb"] * 12, None), ("dispatch",), ("read", 2, 1), ("read", 2, 5), ("read", 2, 20)])
+@example(steps=[("publish", ["pa"] * 2, None), ("dispatch",), ("receive", 1, 1), ("nack", 1, [0])])
 def test_each_consumer_is_given_every_event_once_and_in_order(
     market: tuple[psycopg.Connection, list[psycopg.Connection]], steps: list[Any]
 ) -> None:
