@@ -84,12 +84,19 @@ class Scene:
         self.interrupted = self.interrupted or not self.rings
         return int(self.rings)
 
+    def listen(self) -> bool:
+        """Hear what comes."""
+        return True
+
+    def found(self, _events: int) -> None:
+        """Take no note."""
+
     def pause(self, _seconds: float) -> None:
         """Wait no time."""
 
     def lead(self) -> None:
         bell = cast("Any", self) if self.rings else None
-        leader = dispatcher._Leader(cast("Any", self), Vitals(), Pace(), 10.0, bell)
+        leader = dispatcher._Leader(cast("Any", self), Vitals(), Pace(), 10.0, bell, cast("Any", self))
         leader.lead()
 
     pid = 1

@@ -17,7 +17,7 @@ from pgps_worker.pace import Pace
 from pgps_worker.stop import Stop
 from pgps_worker.vitals import Vitals
 from tests.fix_db import Connect, lock_waiters, notifications, wait_until
-from tests.fix_worker import Ticks
+from tests.fix_worker import RoleFactory, Ticks
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +94,48 @@ async def test_publishers_tell_a_sleeping_dispatcher_and_spare_one_that_is_awake
         await asyncio.to_thread(ticks.publish, 10)
         assert await asyncio.to_thread(told) == 1
         await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 10)
+
+
+EAR = "select 1 from pg_stat_activity where datname = current_database() and application_name like '%/dispatcher-ear'"
+
+
+async def test_who_floods_its_channel_is_not_listened_to_and_delays_nobody(
+    own_database: str, ticks: Ticks, connect: Connect, role: RoleFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (pace, dispatcher):
+        monkeypatch.setattr(module, "SAFETY", 600.0)
+    ticks.subscribe("all")
+    stranger = connect(role("stranger"), dsn=own_database)
+    async with dispatching(own_database) as vitals:
+        for number in (1, 2):
+            await until(WAITING, ticks.connection)
+            await until(EAR, ticks.connection)
+            flood = "select count(pg_notify('pgps_dispatch', n::text)::text) from generate_series(1, 1000) n"
+            await asyncio.to_thread(stranger.execute, flood)
+            await until(f"select 1 where not exists ({EAR})", ticks.connection)
+            # Whether it listens again or not by now.
+            await asyncio.to_thread(ticks.publish, 2 * number - 1)
+            await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 2 * number - 1)  # noqa: B023
+            await until(EAR, ticks.connection)
+            await asyncio.to_thread(ticks.publish, 2 * number)
+            await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 2 * number)  # noqa: B023
+
+
+async def test_a_dispatcher_whose_ear_is_ended_hears_again(
+    own_database: str, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (pace, dispatcher):
+        monkeypatch.setattr(module, "SAFETY", 600.0)
+    ticks.subscribe("all")
+    async with dispatching(own_database) as vitals:
+        await until(WAITING, ticks.connection)
+        await until(EAR, ticks.connection)
+        ticks.connection.execute(EAR.replace("select 1", "select pg_terminate_backend(pid, 60000)").encode())
+        await asyncio.to_thread(ticks.publish, 1)
+        await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 1)
+        await until(EAR, ticks.connection)
+        await asyncio.to_thread(ticks.publish, 2)
+        await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 2)
 
 
 async def test_who_found_it_awake_and_commits_when_it_sleeps_does_not_wait_for_the_safety_poll(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
 
-__all__ = ["Connection", "connect", "in_one_line", "is_alive", "notified", "take_notifications"]
+__all__ = ["Connection", "connect", "connect_here", "in_one_line", "is_alive", "notified", "take_notifications"]
 
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[object, ...]]
 
@@ -57,16 +57,30 @@ async def connect(
     could replace a prepared statement, and have its own run with the worker's
     rights. Raises psycopg.OperationalError when the server cannot be reached.
     """
-    given = conninfo_to_dict(config.dsn)
-    session = _SESSION | {"statement_timeout": f"{statement_timeout * 1000:.0f}ms"} | (settings or {})
-    params = _LIBPQ | {key: str(value) for key, value in given.items() if value is not None}
-    params["application_name"] = f"pgps-worker/{config.name}/{service}"
-    params["options"] = " ".join([str(given.get("options") or ""), *map(_option, session.items())]).strip()
+    params = _params(config, service, statement_timeout, settings or {})
     connection = await psycopg.AsyncConnection.connect(autocommit=True, prepare_threshold=None, **params)  # type: ignore[arg-type]
     try:
         yield connection
     finally:
         await connection.close()
+
+
+def connect_here(config: WorkerConfig, service: str, *, statement_timeout: float) -> psycopg.Connection:
+    """Open a connection as `connect` does, in a thread that may be blocked, which closes it.
+
+    Raises psycopg.OperationalError when the server cannot be reached.
+    """
+    params = _params(config, service, statement_timeout, {})
+    return psycopg.connect(autocommit=True, prepare_threshold=None, **params)  # type: ignore[arg-type]
+
+
+def _params(config: WorkerConfig, service: str, statement_timeout: float, settings: dict[str, str]) -> dict[str, str]:
+    given = conninfo_to_dict(config.dsn)
+    session = _SESSION | {"statement_timeout": f"{statement_timeout * 1000:.0f}ms"} | settings
+    params = _LIBPQ | {key: str(value) for key, value in given.items() if value is not None}
+    params["application_name"] = f"pgps-worker/{config.name}/{service}"
+    params["options"] = " ".join([str(given.get("options") or ""), *map(_option, session.items())]).strip()
+    return params
 
 
 def is_alive(connection: Connection) -> bool:

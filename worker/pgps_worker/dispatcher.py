@@ -15,6 +15,7 @@ from psycopg import errors
 from pgps_worker import calls
 from pgps_worker.bell import hang
 from pgps_worker.connection import connect, in_one_line
+from pgps_worker.hearing import Hearing
 from pgps_worker.large import dispatch_large
 from pgps_worker.modes import Modes
 from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, RUNG_POLLS, SAFETY, Pace, Round, confirm
@@ -101,13 +102,13 @@ class Dispatcher:
             bell = None if wire.interrupted else await hang(self.config, wire.connection, stack)
             if bell:
                 wire.heed(bell)
-            await self._dispatch(
-                wire, _Leader(wire, self.vitals, Pace(self.config.cores), self.config.dispatch_timeout, bell)
-            )
+            hearing = Hearing(self.config, wire, calls.DISPATCH_CHANNEL)
+            stack.callback(hearing.close)
+            pace = Pace(self.config.cores)
+            await self._dispatch(wire, _Leader(wire, self.vitals, pace, self.config.dispatch_timeout, bell, hearing))
 
     async def _dispatch(self, wire: Wire, leader: _Leader) -> None:
         if not wire.interrupted:
-            await wire.connection.execute("listen " + calls.DISPATCH_CHANNEL)
             self.vitals.leading = True
             self.vitals.beat(self.name, self.config.dispatch_timeout)
             log.info("dispatching")
@@ -139,8 +140,11 @@ def _stand_by(wire: Wire) -> None:
 class _Leader:
     """The loop of the dispatcher that leads. It runs in a thread and logs nothing; a batch needs one round trip."""
 
-    def __init__(self, wire: Wire, vitals: Vitals, pace: Pace, timeout: float, bell: Bell | None) -> None:
+    def __init__(
+        self, wire: Wire, vitals: Vitals, pace: Pace, timeout: float, bell: Bell | None, hearing: Hearing
+    ) -> None:
         self._wire = wire
+        self._hearing = hearing
         self._vitals = vitals
         self._pace = pace
         self._timeout = self._patience = timeout
@@ -160,6 +164,7 @@ class _Leader:
         """Dispatch until interrupted."""
         if self._patience > self._timeout:
             calls.limit_session(self._wire, self._patience)
+        self._hearing.listen()
         self._keep_leading(patience=0)
         turns = {
             Leading.AWAKE: self._awake,
@@ -201,7 +206,7 @@ class _Leader:
             if self._pace.is_busy(now):
                 return Leading.AWAKE
             self._keep_leading()
-            if self._wire.notified(poll) and self._bell:
+            if self._hearing.notified(poll) and self._bell:
                 # Publishers that came in the meantime believe that the leader is awake, and have not notified it.
                 return Leading.AWAKE
         return Leading.ASLEEP
@@ -210,7 +215,7 @@ class _Leader:
         """Wait for publishers to notify, until they do it too often; or for the bell."""
         timeout = CONFIRM
         while not self._wire.interrupted:
-            told = self._wire.notified(timeout)
+            told = self._hearing.notified(timeout)
             if self._bell and (told or (timeout == SAFETY and calls.is_told_awake(self._wire))):
                 # Whoever rang has not committed yet, and publishers that came in the meantime have not rung.
                 return Leading.AWAKE
@@ -237,6 +242,7 @@ class _Leader:
         self._beat()
         now = time.monotonic()
         if batch.events:
+            self._hearing.found(batch.events)
             if self._patience > self._timeout:
                 self._patience = self._timeout
                 calls.limit_session(self._wire, self._timeout)

@@ -46,8 +46,8 @@ class Rings(Protocol):
     def fileno(self) -> int:
         """Return the socket that is readable when it may have been rung."""
 
-    def rung(self) -> bool:
-        """Return whether it was rung since the last look."""
+    def rung(self) -> int:
+        """Return how often it was rung since the last look, or at least whether."""
 
 
 class Wire:
@@ -69,7 +69,7 @@ class Wire:
         self._waits = select.poll()
         self._waits.register(self._pgconn.socket, select.POLLIN)
         self._waits.register(self._interrupt, select.POLLIN)
-        self._bell: Rings | None = None
+        self._bells: list[Rings] = []
 
     def __enter__(self) -> Self:
         return self
@@ -124,8 +124,13 @@ class Wire:
 
     def heed(self, bell: Rings) -> None:
         """Take a ring for a notification from now on."""
-        self._bell = bell
+        self._bells.append(bell)
         self._waits.register(bell.fileno(), select.POLLIN)
+
+    def ignore(self, bell: Rings) -> None:
+        """Take it for none any more; before it is closed."""
+        self._bells.remove(bell)
+        self._waits.unregister(bell.fileno())
 
     def notified(self, timeout: float) -> int:
         """Wait for a notification on any channel, or a ring, and return how many there are.
@@ -142,8 +147,7 @@ class Wire:
         return came
 
     def _told(self) -> int:
-        rung = self._bell is not None and self._bell.rung()
-        return take_notifications(self.connection) + rung
+        return take_notifications(self.connection) + sum(bell.rung() for bell in [*self._bells])
 
     def pause(self, seconds: float) -> None:
         """Wait, unless interrupted."""
