@@ -123,6 +123,7 @@
 \ir code/deliver/positions.sql
 \ir code/deliver/acknowledge.sql
 \ir code/deliver/receive_rows.sql
+\ir code/deliver/large_rows.sql
 \ir code/deliver/write_receive.sql
 \ir code/deliver/failures.sql
 \ir code/deliver/exceptions.sql

@@ -169,23 +169,6 @@ comment on function pgps_internal.open_reading(bigint[]) is
 their ids, what each has acknowledged in all, and their places in the argument, by the first of them. It runs with the
 settings of its caller, which closes the cursor';
 
-create or replace function pgps_internal.has_huge(event_type pgps_internal.event_type, runs pgps_internal.run[])
-returns boolean
-language plpgsql stable
-as $$
-begin
-    -- Little that is stored out of line may be 255 times as much.
-    if greatest(pgps_internal.toast_bytes((has_huge.event_type).name, has_huge.runs[1].lo), pgps_internal.toast_bytes(
-            (has_huge.event_type).name, has_huge.runs[cardinality(has_huge.runs)].hi)) < 4000000 then
-        return false;
-    end if;
-    return exists (select from pgps_internal.event_bytes((has_huge.event_type).type_id,
-        array(select generate_series(r.lo, r.hi) from unnest(has_huge.runs) r)) b where b.bytes > 1000000000);
-end
-$$;
-comment on function pgps_internal.has_huge(pgps_internal.event_type, pgps_internal.run[]) is
-'True when one of these events may be too large for a row of an answer';
-
 create or replace function pgps_internal.hand_out_runs(
     subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, consumer text,
     out runs pgps_internal.run[], out others integer[]
@@ -201,6 +184,7 @@ declare
     v_is_plain boolean;
     v_is_back boolean;
     v_events integer;
+    v_fit integer;
 begin
     runs := '{}';
     others := '{}';
@@ -213,11 +197,17 @@ begin
             v_found := pgps_internal.next_runs(v_group.class_id, v_group.from_batch, v_group.skip, v_group.acked_batch,
                 v_group.acked_event, hand_out_runs.max_events);
             continue when v_found is null;
+            v_fit := pgps_internal.rows_that_fit(hand_out_runs.event_type, v_found);
+            if v_fit > 0 then
+                -- A client has all of an answer in memory at once.
+                v_found := pgps_internal.next_runs(v_group.class_id, v_group.from_batch, v_group.skip,
+                    v_group.acked_batch, v_group.acked_event, v_fit);
+            end if;
             execute 'select pgps_internal.statements_' || (hand_out_runs.event_type).type_id || '($1, $2, $3, $4, $5)'
             using v_found, v_group.seen_batch, v_group.seen_event, v_group.places, pgps_internal.broker_name()
                 into v_told;
         end if;
-        if not v_is_plain or v_told is null or pgps_internal.has_huge(hand_out_runs.event_type, v_found) then
+        if not v_is_plain or v_told is null or v_fit = 0 then
             others := others || array(select generate_series(lower(r), upper(r) - 1) from unnest(v_group.places) r);
             continue;
         end if;

@@ -97,6 +97,26 @@ def test_as_a_row_an_event_may_be_larger(broker: psycopg.Connection) -> None:
     assert rows(broker, receive) == [(1, 1), (2, _HUGE), (3, 3)]
 
 
+@pytest.mark.timeout(600)
+def test_rows_that_are_large_together_come_one_after_the_other(broker: psycopg.Connection) -> None:
+    """A client has all of an answer in memory at once, however many rows it asks for."""
+    for name in ("s", "twin", "behind"):
+        call(broker, "subscribe", name, "big")
+    publish(broker, 1, 2, *[110_000_000] * 4, 7)
+    assert column(broker, "select n from pgps_queue.big_receive(array['behind'], 1)") == [1]
+    call(broker, "ack", "behind")
+    names = ["s", "twin", "behind"]
+    receive = "select pgps_places, array_agg(n) from pgps_queue.big_receive(%s, 100) group by 1 order by 1"
+    found = []
+    while handed_out := rows(broker, receive, [names]):
+        assert rows(broker, receive, [names]) == handed_out, "as long as it is not acknowledged it comes again"
+        found.append([numbers for _, numbers in handed_out])
+        rows(broker, "select pgps.ack(n) from unnest(%s::text[]) n", [names])
+    # The first row is for the two that are at the same position.
+    assert found == [[[1, 2, 3], [2, 3]], [[4]], [[5]], [[6, 7]]]
+    assert rows(broker, "select from pgps_queue.big_exception") == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_row_that_is_too_large_for_a_message_to_the_client_goes_to_the_exception_queue(
