@@ -3,7 +3,6 @@
 -- Locks: none.
 -- Writes: nothing.
 
-drop function if exists pgps_internal.has_huge(pgps_internal.event_type, pgps_internal.run[]);
 create or replace function pgps_internal.rows_that_fit(event_type pgps_internal.event_type, runs pgps_internal.run[])
 returns integer
 language plpgsql stable
