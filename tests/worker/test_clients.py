@@ -23,6 +23,7 @@ from tests.fix_clients import Client
 from tests.fix_clock import Clock
 from tests.fix_db import Connect, lock_waiters, wait_until
 from tests.fix_worker import RoleFactory, Workers
+from tests.worker.test_lanes import NEVER
 
 
 def replies(client: Client, count: int) -> list[str]:
@@ -163,6 +164,19 @@ def test_a_request_whose_backend_is_killed_is_executed_again_and_after_three_tim
     assert replies(client, 3) == ["done", "57P02", "done"]
     assert column(admin, "select n from public.done order by n") == [1, 2]
     assert column(admin, "select attempts from pgps.requests order by request_id") == [2, 3, 1]
+
+
+def test_a_cancelled_request_that_catches_its_cancellation_is_ended(
+    own_database: str, connect: Connect, workers: Workers
+) -> None:
+    client = Client(connect(dsn=own_database), "app")
+    workers(own_database)
+    request = client.call("send_request", f"do $$ begin perform pg_advisory_xact_lock(82); {NEVER}; end $$")
+    client.call("send_request", "select 1")
+    running = "select count(*) = 1 from pg_locks where locktype = 'advisory' and objid = 82 and granted"
+    wait_until(lambda: value(client.connection, running), what="it runs")
+    assert client.call("cancel_request", request)
+    assert replies(client, 2) == ["57014", "done"]
 
 
 def test_a_worker_that_leaves_lets_its_request_go_and_another_executes_it(

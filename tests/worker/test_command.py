@@ -8,10 +8,11 @@ import sys
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgps.embedded import EmbeddedCluster
-from tests.fix_db import lock_waiters, wait_until
-from tests.fix_worker import Ticks, Workers, free_port, metrics, page
+from tests.fix_db import Connect, lock_waiters, wait_until
+from tests.fix_worker import RoleFactory, Ticks, Workers, free_port, metrics, page
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
@@ -95,14 +96,24 @@ def test_once_beside_a_running_worker_leaves_what_that_has_in_hand(
     wait_until(lambda: ticks.seen("waits") == [1])
 
 
-def test_once_says_why_it_cannot(empty_database: str) -> None:
+def test_once_says_why_it_cannot_and_what_to_type(
+    empty_database: str, own_database: str, connect: Connect, role: RoleFactory
+) -> None:
     done = run("--dsn", empty_database, "--once")
     assert done.returncode == 1
-    assert "pgps" in done.stderr
+    assert "pgps is not installed in database" in done.stderr
+    assert "pgps install DSN" in done.stderr
     assert "Traceback" not in done.stderr
     done = run("--dsn", "host=127.0.0.1 port=1 dbname=nowhere", "--once")
     assert done.returncode == 1
+    assert "pgps doctor --dsn DSN" in done.stderr
     assert "Traceback" not in done.stderr
+    with connect(role("plain"), dsn=own_database) as plain:
+        login = make_conninfo(plain.info.dsn, password=plain.info.password)
+        said = f'grant pgps_worker to "{plain.info.user}"'
+    done = run("--dsn", login, "--once")
+    assert done.returncode == 1
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import typer
 
 from pgps import config as pgps_config
 from pgps._help import Command
-from pgps.errors import ConfigError, PgpsError, from_database
+from pgps.errors import ConfigError, PgpsError
 from pgps_worker import logs
 from pgps_worker.config import WorkerConfig, default_cores, default_name
+from pgps_worker.explained import explained
 from pgps_worker.worker import run_once, run_worker
 
 __all__ = ["app", "main"]
@@ -121,7 +122,7 @@ def work(
     try:
         asyncio.run(run_once(config) if once else run_worker(config))
     except psycopg.Error as error:
-        _fail(from_database(error), 1)
+        _fail(explained(config, error), 1)
     except asyncio.CancelledError:
         raise typer.Exit(1) from None
 

@@ -73,18 +73,23 @@ begin
             where t.client_id in (select m.client_id from marked m) for update skip locked
     ),
     holder as materialized (
-        select s.pid from marked m
+        select s.pid, (select min(k.started_at) from pgps_internal.request_attempt k
+            where k.request_no = m.request_no and k.holder = '') as marked_at
+        from marked m
         join pgps_internal.request_attempt a on a.request_no = m.request_no
         join pg_stat_get_activity(null) s on a.holder = format('%s@%s', s.pid, extract(epoch from s.backend_start))
         where m.client_id not in (select f.client_id from free f)
     )
-    select count(*) into v_cancelled from holder h where pg_cancel_backend(h.pid);
+    -- Code that catches its cancellation, and goes on, has its session ended.
+    select count(*) into v_cancelled from holder h
+    where case when h.marked_at < pgps_internal.clock() - interval '5 seconds' then pg_terminate_backend(h.pid)
+        else pg_cancel_backend(h.pid) end;
     return v_cancelled;
 end
 $$;
 comment on function pgps.cancel_running_requests() is
-'Cancels the sessions that execute a cancelled request; returns how many. The worker calls it when it is notified of
-requests. Needs pgps_worker or pgps_admin.';
+'Cancels the sessions that execute a cancelled request, and ends those that still do 5 s after it was cancelled; returns
+how many. The worker calls it when it is notified of requests, and once in each poll. Needs pgps_worker or pgps_admin.';
 
 revoke all on function pgps.cancel_running_requests() from public;
 grant execute on function pgps.cancel_request(text, bigint, bigint) to public;
