@@ -1,6 +1,6 @@
 -- Lanes are quick or slow: a quick one whose filters take too long becomes slow, and a slow one that exceeds the
 -- setting lane_timeout again and again has its subscriptions suspended. run_lanes.sql runs both.
--- Locks: the row of a lane; access share on logs, which is not waited for.
+-- Locks: the row of a lane; access share on logs, and rows of subscriptions and classes, which are not waited for.
 -- Writes: asked_again, class, joining, lane, setting, subscription.
 
 insert into pgps_internal.setting (name, value, kind, description) values
@@ -23,6 +23,28 @@ $$;
 comment on function pgps_internal.mark_lane(integer, bigint) is
 'Notes which lane a session is matching, at once and whether or not the transaction commits; lane_id: null = none';
 
+create or replace function pgps_internal.free_classes(signature_id bigint) returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_free bigint[];
+begin
+    -- Whoever drops the event type has them, and waits for the log, which a slow lane has locked.
+    v_free := array(select s.subscription_id from pgps_internal.subscription s
+        where s.subscription_id in (select m.subscription_id from pgps_internal.class c
+            join pgps_internal.member m using (class_id) where c.signature_id = free_classes.signature_id)
+        order by s.subscription_id for no key update skip locked);
+    return array(select c.class_id from pgps_internal.class c
+        where c.signature_id = free_classes.signature_id and c.is_active
+            and not exists (select from pgps_internal.member m
+                where m.class_id = c.class_id and m.subscription_id <> all (v_free))
+        order by c.class_id for no key update skip locked);
+end
+$$;
+comment on function pgps_internal.free_classes(bigint) is
+'The active classes of a signature that nobody is changing or dropping, nor one of their subscriptions; all are locked';
+
 create or replace function pgps_internal.note_quick_lane(lane pgps_internal.lane) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -33,9 +55,10 @@ begin
     end if;
     -- The filters have got through this batch: their failures are counted from zero.
     update pgps_internal.class c set failures = 0
-    from pgps_internal.signature g where g.signature_id = c.signature_id and g.in_lane
-        and g.owner = (note_quick_lane.lane).owner
-        and c.is_active and c.failures > 0;
+    where c.class_id in (
+        select f.class_id from pgps_internal.class f join pgps_internal.signature g using (signature_id)
+        where g.in_lane and g.owner = (note_quick_lane.lane).owner and f.is_active and f.failures > 0
+        for no key update of f skip locked);
     if (note_quick_lane.lane).slow_until < pgps_internal.clock()
         and clock_timestamp() - statement_timestamp() < interval '0.25 seconds' then
         update pgps_internal.lane l set is_slow = false, last_error = null
@@ -57,6 +80,7 @@ declare
     v_failures integer := pgps_internal.setting('filter_failures')::integer;
     v_error text := format('takes longer than %s s', trim_scale(extract(epoch from note_slow_lane."limit")));
     v_names text;
+    v_classes bigint[];
     v_again integer := case when (note_slow_lane.lane).failed_at > pgps_internal.clock() - interval '1 hour'
         then (note_slow_lane.lane).offences else 0 end + 1;
 begin
@@ -71,13 +95,13 @@ begin
     elsif note_slow_lane.signature_id is null then
         return pgps_internal.note_slow_joining(note_slow_lane.lane, note_slow_lane.strikes, v_error);
     end if;
+    v_classes := pgps_internal.free_classes(note_slow_lane.signature_id);
     update pgps_internal.class c set failures = c.failures + note_slow_lane.strikes * (v_failures + 2) / 3,
         last_error = v_error
-    where c.signature_id = note_slow_lane.signature_id and c.is_active;
+    where c.class_id = any (v_classes);
     perform pgps_internal.suspend_class(c.class_id, pgps_internal.lane_position((note_slow_lane.lane).lane_id),
         format('filter: %s', v_error))
-    from pgps_internal.class c where c.signature_id = note_slow_lane.signature_id and c.is_active
-        and c.failures >= v_failures;
+    from pgps_internal.class c where c.class_id = any (v_classes) and c.failures >= v_failures;
     select string_agg(s.name, ', ' order by s.name) into v_names
     from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s
         using (subscription_id)
