@@ -311,6 +311,7 @@
 \ir code/composite/shares.sql
 \ir code/composite/due.sql
 \ir code/composite/detect.sql
+\ir code/composite/handing_on.sql
 \ir code/composite/held.sql
 \ir code/composite/slow.sql
 \ir code/composite/stuck.sql

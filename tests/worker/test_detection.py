@@ -5,6 +5,11 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from pgps_worker.composites import SETTINGS, SHARE, detect_and_dispatch
+from pgps_worker.config import WorkerConfig
+from pgps_worker.connection import connect as connect_worker
+from pgps_worker.vitals import Vitals
+from pgps_worker.wire import Wire
 from tests.fix_broker import call, make_type, rows, value
 from tests.fix_db import Connect, wait_until
 from tests.fix_worker import RoleFactory, Workers
@@ -97,3 +102,52 @@ def test_an_owner_whose_code_is_slow_is_late_alone(
 def _detects_quickly(broker: psycopg.Connection) -> bool:
     rows(broker, "insert into pgps_event.a (k) values (1)")
     return not rows(broker, "select role from pgps.slow_detection()")
+
+
+def test_what_is_detected_is_dispatched_by_who_detects(
+    broker: psycopg.Connection, own_database: str, connect: Connect, workers: Workers
+) -> None:
+    call(broker, "subscribe", "s", "good")
+    ear = connect(dsn=own_database)
+    rows(ear, "listen pgps_dispatch; listen pgps_composite")
+    workers(own_database)
+    dispatched = (
+        "select count(*) from pgps_internal.delivery join pgps_internal.event_type using (type_id) where name = 'good'"
+    )
+    for number in range(20):
+        rows(broker, "insert into pgps_event.a (k) values (%s)", [number])
+        wait_until(lambda number=number: value(broker, dispatched) == number + 1, what="it is dispatched")  # type: ignore[misc]
+    rows(ear, "select")
+    told = [one.channel for one in ear.notifies(timeout=0)]
+    assert told.count("pgps_dispatch") <= 20 <= told.count("pgps_composite"), "of the publisher's events alone"
+
+
+@pytest.mark.anyio
+async def test_a_filter_that_hangs_where_somebody_detects_is_suspended_and_stops_nobody_else(
+    broker: psycopg.Connection, own_database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    call(broker, "create_composite_event", "other", "a x", attributes="k integer = x.k")
+    call(broker, "subscribe", "all", "other")
+    call(broker, "subscribe", "hangs", "other", "k = 1")
+    signature = value(broker, "select max(signature_id) from pgps_internal.signature")
+    rows(
+        broker,
+        f"create or replace function pgps_internal.match_{signature}(pgps_batch bigint, pgps_ids int8multirange, "
+        "pgps_only int8range) returns bigint[] language sql as 'select null::bigint[] from (select pg_sleep(600) "
+        f"from pgps_internal.class where signature_id = {signature} and is_active) s'",
+    )
+    rows(broker, "select pgps.try_lead(); listen pgps_dispatch; insert into pgps_event.a (k) values (1)")
+    rows(broker, "select pgps.dispatch_batch()")
+    assert len([*broker.notifies(timeout=0)]) == 1
+    config, vitals = WorkerConfig(dsn=own_database, name="detects"), Vitals()
+    async with connect_worker(config, "composites", statement_timeout=60, settings=SETTINGS) as connection:
+        with Wire(connection) as wire:
+            found = await wire.aside(lambda: detect_and_dispatch(wire, SHARE, vitals, 0.5))
+            assert (found.steps, vitals.events_dispatched) == (2, 0)
+            assert wire.row("show statement_timeout") == ("5min",)
+    assert value(broker, "select state from pgps.subscriptions where name = 'hangs'") == "suspended"
+    assert "suspended hangs" in caplog.text
+    rows(broker, "select")
+    assert len([*broker.notifies(timeout=0)]) == 1, "the leader is told"
+    assert value(broker, "select pgps.dispatch_batch()") == 2
+    assert value(broker, "select depth from pgps.subscriptions where name = 'all'") == 1

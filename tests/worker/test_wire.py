@@ -66,6 +66,26 @@ async def test_an_error_is_that_of_its_sqlstate_and_the_connection_goes_on(confi
         assert await (await connection.execute("select 3")).fetchone() == (3,)
 
 
+async def test_statements_that_are_sent_at_once_are_transactions_of_their_own(config: WorkerConfig) -> None:
+    xid = "select pg_current_xact_id()::text, $1::integer / $2::integer"
+    async with connect(config, "wire", statement_timeout=60) as connection:
+        with Wire(connection) as wire:
+            one, failed, two = wire.rows((xid, ["4", "2"]), (xid, ["1", "0"]), (xid, ["9", "3"]))
+            assert isinstance(failed, errors.DivisionByZero)
+            assert not isinstance(one, psycopg.Error)
+            assert not isinstance(two, psycopg.Error)
+            assert (one[1], two[1]) == (2, 3)
+            assert one[0] != two[0]
+            assert wire.row("select 5") == (5,)
+        assert await (await connection.execute("select 3")).fetchone() == (3,)
+
+
+async def test_a_session_that_ends_while_statements_are_sent_at_once_is_noticed(config: WorkerConfig) -> None:
+    async with connect(config, "wire", statement_timeout=60) as connection:
+        with Wire(connection) as wire, pytest.raises(psycopg.OperationalError):
+            wire.rows(("select pg_terminate_backend(pg_backend_pid())", []), ("select 1", []))
+
+
 async def test_a_statement_that_takes_too_long_is_cancelled(config: WorkerConfig) -> None:
     async with connect(config, "wire", statement_timeout=0.05) as connection:
         with Wire(connection) as wire, pytest.raises(errors.QueryCanceled):

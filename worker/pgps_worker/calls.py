@@ -31,6 +31,7 @@ __all__ = [
     "audit_findings",
     "begin_large",
     "blame",
+    "blamed",
     "dispatch",
     "dispatch_next_part",
     "fail_delivery",
@@ -39,6 +40,7 @@ __all__ = [
     "lag_counts",
     "limit_session",
     "limit_statements",
+    "milliseconds",
     "next_delivery",
     "now",
     "pending_subscribers",
@@ -51,6 +53,7 @@ __all__ = [
     "troubles",
     "try_lead",
     "try_suspect",
+    "wake_leader",
     "wash",
 ]
 
@@ -200,12 +203,17 @@ def dispatch_next_part(wire: Wire) -> Batch | None:
 
 def limit_statements(wire: Wire, timeout: float) -> None:
     """Set how long a statement of this transaction may take."""
-    wire.row("select pg_catalog.set_config('statement_timeout', $1, true)", [str(math.ceil(1000 * timeout))])
+    wire.row("select pg_catalog.set_config('statement_timeout', $1, true)", [milliseconds(timeout)])
 
 
 def limit_session(wire: Wire, timeout: float) -> None:
     """Set how long a statement of this session may take."""
-    wire.row("select pg_catalog.set_config('statement_timeout', $1, false)", [str(math.ceil(1000 * timeout))])
+    wire.row("select pg_catalog.set_config('statement_timeout', $1, false)", [milliseconds(timeout)])
+
+
+def milliseconds(timeout: float) -> str:
+    """Return seconds as the server takes a time limit."""
+    return str(math.ceil(1000 * timeout))
 
 
 def stay_awake_and_dispatch(wire: Wire) -> tuple[bool, Batch]:
@@ -261,6 +269,17 @@ async def fail_delivery(
     query: LiteralString = "select pgps.fail_delivery(%s, sqlstate => %s, error => %s, event_id => %s)"
     filed = (await _row(connection, query, [subscription, sqlstate, error, event]))[0]
     return None if filed is None else int(filed)
+
+
+def blamed(wire: Wire) -> str | None:
+    """Suspend the subscriptions whose filter a cancelled dispatch was asking; return their names, None when none."""
+    names = wire.row("select pgps.blame()")[0]
+    return None if names is None else str(names)
+
+
+def wake_leader(wire: Wire) -> None:
+    """Have the leader look for what waits, if it sleeps."""
+    wire.row("select pg_catalog.pg_notify($1, '')::text", [DISPATCH_CHANNEL])
 
 
 async def blame(connection: Connection) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, LiteralString
 
 from psycopg import Error, errors
 
+from pgps_worker import calls
 from pgps_worker.connection import connect, in_one_line
 from pgps_worker.wire import Wire
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
-__all__ = ["Composites", "SlowComposites", "detect", "detect_all"]
+__all__ = ["SETTINGS", "SHARE", "Composites", "SlowComposites", "detect_all", "detect_and_dispatch"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,15 @@ _STATEMENT_TIMEOUT = 300.0
 _LOOK_FOR_STUCK = 5.0
 _WATCH_TIMEOUT = 30.0
 # Whoever alters or drops an event type in an open transaction is waited for by what reads that type (decision 74).
-_SETTINGS = {"lock_timeout": "2s"}
+SHARE, _SLOW = "pgps.detect_share", "pgps.detect_slow"
+# It dispatches itself what it publishes (decision 91).
+SETTINGS = {"lock_timeout": "2s", "pgps.dispatches": "itself"}
+# Each statement sets the time limit of the other. A batch need not wait for the disk (dispatcher.py).
+_LIMIT = "pg_catalog.set_config('statement_timeout', $1, false)"
+_DISPATCH = (
+    f"select pgps.dispatch_detected(), {_LIMIT}"
+    " from (select pg_catalog.set_config('synchronous_commit', 'off', true) offset 0) first"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ class Composites:
                 loop.call_soon_threadsafe(self.slow.set)
             return True
 
-        await Detecting(self.name, self.config, self.stop, self.vitals, self.ears, detect, tell).run()
+        await Detecting(self.name, self.config, self.stop, self.vitals, self.ears, SHARE, tell).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +119,7 @@ class SlowComposites:
                 await self.slow.wait()
             if not self.stop.requested:
                 self.slow.clear()
-                detecting = Detecting(self.name, self.config, self.stop, self.vitals, self.ears, detect_slow, _is_slow)
+                detecting = Detecting(self.name, self.config, self.stop, self.vitals, self.ears, _SLOW, _is_slow)
                 await detecting.run()
 
 
@@ -123,13 +132,13 @@ class Detecting:
     stop: Stop
     vitals: Vitals
     ears: Ears
-    work: Callable[[Wire], Detected]
+    function: str
     goes_on: Callable[[Detected], bool]
 
     async def run(self) -> None:
         """Detect until asked to stop, or nothing is left to do for it."""
         async with connect(
-            self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT, settings=_SETTINGS
+            self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT, settings=SETTINGS
         ) as connection:
             await connection.execute("select pgps.open_detection()")
             call = _Call()
@@ -184,7 +193,7 @@ class Detecting:
         while not wire.interrupted:
             call.began = time.monotonic()
             try:
-                found = self.work(wire)
+                found = detect_and_dispatch(wire, self.function, self.vitals, self.config.dispatch_timeout)
             finally:
                 call.began = None
             if not self.goes_on(found):
@@ -194,14 +203,39 @@ class Detecting:
                 wire.notified(min(self.config.poll, max(timer, 0.001)))
 
 
-def detect(wire: Wire) -> Detected:
-    """Detect what there is, but for slow owners."""
-    return Detected(*wire.row("select steps, more, timer, slow from pgps.detect_share()"))
+def detect_and_dispatch(wire: Wire, function: str, vitals: Vitals, dispatch_timeout: float) -> Detected:
+    """Detect, and dispatch what that published, in one round trip: no session is woken in between.
+
+    function: of the server, that detects.
+    """
+    found, dispatched = wire.rows(
+        (_call(function, _LIMIT), [calls.milliseconds(dispatch_timeout)]),
+        (_DISPATCH, [calls.milliseconds(_STATEMENT_TIMEOUT)]),
+    )
+    if isinstance(dispatched, Error):
+        _leave_to_leader(wire, dispatched)
+    elif (events := int(dispatched[0])) > 0:
+        vitals.events_dispatched += events
+        vitals.batches_dispatched += 1
+    if isinstance(found, Error):
+        raise found
+    *told, _ = found
+    return Detected(*told)
 
 
-def detect_slow(wire: Wire) -> Detected:
-    """Take a step of one composite event of a slow owner."""
-    return Detected(*wire.row("select steps, more, timer, slow from pgps.detect_slow()"))
+def _leave_to_leader(wire: Wire, error: Error) -> None:
+    """Have the leader dispatch, which knows what to do about errors; a filter that hangs is suspended here."""
+    calls.limit_session(wire, _STATEMENT_TIMEOUT)
+    names = calls.blamed(wire) if isinstance(error, errors.QueryCanceled) else None
+    if names is not None:
+        log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
+    else:
+        log.warning("what was detected is left to the dispatcher: %s", in_one_line(error))
+    calls.wake_leader(wire)
+
+
+def _call(function: str, *more: str) -> str:
+    return f"select {', '.join(('steps, more, timer, slow', *more))} from {function}()"
 
 
 def _is_slow(found: Detected) -> bool:
@@ -210,10 +244,10 @@ def _is_slow(found: Detected) -> bool:
 
 def detect_all(wire: Wire) -> int:
     """Detect what there is, for slow owners, too; return how many steps that took."""
-    found = detect(wire)
+    found = Detected(*wire.row(_call(SHARE)))
     steps = found.steps
     while found.slow:
-        found = detect_slow(wire)
+        found = Detected(*wire.row(_call(_SLOW)))
         steps += found.steps
         if not found.steps:
             break

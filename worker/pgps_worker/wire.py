@@ -110,10 +110,26 @@ class Wire:
         result = self._answer()
         if result.status != ExecStatus.TUPLES_OK:
             raise errors.error_from_result(result)
-        self._types.set_pgresult(result)
-        row: tuple[Any, ...] | None = self._types.load_row(0, tuple)
-        assert row is not None
-        return row
+        return self._first(result)
+
+    def rows(self, *queries: tuple[str, Sequence[str]]) -> list[tuple[Any, ...] | psycopg.Error]:
+        """Send statements at once, each a transaction of its own, and return for each its one row, or its error.
+
+        What comes behind an error is run all the same. Raises psycopg.OperationalError when the session is gone.
+        """
+        self._pgconn.enter_pipeline_mode()
+        for query, params in queries:
+            self._pgconn.send_query_params(query.encode(), [param.encode() for param in params])
+            self._pgconn.pipeline_sync()
+        found: list[tuple[Any, ...] | psycopg.Error] = []
+        for _ in queries:
+            result = self._answer()
+            is_well = result.status == ExecStatus.TUPLES_OK
+            found.append(self._first(result) if is_well else errors.error_from_result(result))
+            # Behind each answer stands that its transaction has ended.
+            self._next()
+        self._pgconn.exit_pipeline_mode()
+        return found
 
     def command(self, query: str) -> None:
         """Run a statement that returns nothing, as begin and commit. Raises psycopg.Error."""
@@ -156,16 +172,22 @@ class Wire:
     def _answer(self) -> PGresult:
         self._flush()
         last = None
-        while True:
-            while self._pgconn.is_busy():
-                self._answers.poll()
-                self._pgconn.consume_input()
-            result = self._pgconn.get_result()
-            if result is None:
-                break
+        while (result := self._next()) is not None:
             last = result
         assert last is not None
         return last
+
+    def _next(self) -> PGresult | None:
+        while self._pgconn.is_busy():
+            self._answers.poll()
+            self._pgconn.consume_input()
+        return self._pgconn.get_result()
+
+    def _first(self, result: PGresult) -> tuple[Any, ...]:
+        self._types.set_pgresult(result)
+        row: tuple[Any, ...] | None = self._types.load_row(0, tuple)
+        assert row is not None
+        return row
 
     def _flush(self) -> None:
         while self._pgconn.flush():

@@ -31,6 +31,10 @@ begin
         join pgps_internal.event_type t using (type_id)
         where t.handler <> 'any' and has_table_privilege('pgps_worker'::name, t.log, 'trigger');
     end if;
+    if record.are_dense is not null and pgps_internal.hand_on((select sum(s.hi - s.lo + 1)
+            from unnest(record.los, record.his) s(lo, hi))::bigint) then
+        return;
+    end if;
     perform pgps_internal.wake_dispatcher();
 end
 $$;
