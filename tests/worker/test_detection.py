@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from pgps_worker.composites import SETTINGS, SHARE, detect_and_dispatch
+from pgps_worker.composites import SHARE, detect_and_dispatch
 from pgps_worker.config import WorkerConfig
 from pgps_worker.connection import connect as connect_worker
 from pgps_worker.vitals import Vitals
@@ -139,8 +139,8 @@ async def test_a_filter_that_hangs_where_somebody_detects_is_suspended_and_stops
     rows(broker, "select pgps.try_lead(); listen pgps_dispatch; insert into pgps_event.a (k) values (1)")
     rows(broker, "select pgps.dispatch_batch()")
     assert len([*broker.notifies(timeout=0)]) == 1
-    config, vitals = WorkerConfig(dsn=own_database, name="detects"), Vitals()
-    async with connect_worker(config, "composites", statement_timeout=60, settings=SETTINGS) as connection:
+    config, vitals = WorkerConfig(dsn=own_database, name="detects"), Vitals(leading=True)
+    async with connect_worker(config, "composites", statement_timeout=60) as connection:
         with Wire(connection) as wire:
             found = await wire.aside(lambda: detect_and_dispatch(wire, SHARE, vitals, 0.5))
             assert (found.steps, vitals.events_dispatched) == (2, 0)
@@ -151,3 +151,24 @@ async def test_a_filter_that_hangs_where_somebody_detects_is_suspended_and_stops
     assert len([*broker.notifies(timeout=0)]) == 1, "the leader is told"
     assert value(broker, "select pgps.dispatch_batch()") == 2
     assert value(broker, "select depth from pgps.subscriptions where name = 'all'") == 1
+
+
+@pytest.mark.anyio
+async def test_who_detects_beside_another_workers_leader_has_that_dispatch(
+    broker: psycopg.Connection, own_database: str
+) -> None:
+    call(broker, "subscribe", "all", "good")
+    rows(broker, "select pgps.try_lead(); listen pgps_dispatch")
+    config = WorkerConfig(dsn=own_database, name="detects")
+    async with connect_worker(config, "composites", statement_timeout=60) as connection:
+        with Wire(connection) as wire:
+            for leads in (False, True, False):
+                vitals = Vitals(leading=leads)
+                rows(broker, "insert into pgps_event.a (k) values (1)")
+                rows(broker, "select pgps.dispatch_batch()")
+                assert len([*broker.notifies(timeout=0)]) == 1
+                found = await wire.aside(lambda vitals=vitals: detect_and_dispatch(wire, SHARE, vitals, 60))  # type: ignore[misc]
+                rows(broker, "select")
+                told = len([*broker.notifies(timeout=0)])
+                assert (found.steps, vitals.events_dispatched, told) == (1, int(leads), int(not leads))
+                assert value(broker, "select pgps.dispatch_batch()") == int(not leads)

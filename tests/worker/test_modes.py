@@ -51,6 +51,8 @@ class Scene:
         self.interrupted = False
         self.trail: list[Leading] = []
         self.calls: list[str] = []
+        self.events = 0
+        self.vitals = Vitals(events_dispatched=7)
         self.rings = rings
         scene = self
 
@@ -88,15 +90,16 @@ class Scene:
         """Hear what comes."""
         return True
 
-    def found(self, _events: int) -> None:
-        """Take no note."""
+    def found(self, events: int) -> None:
+        """Take note of events that were dispatched."""
+        self.events += events
 
     def pause(self, _seconds: float) -> None:
         """Wait no time."""
 
     def lead(self) -> None:
         bell = cast("Any", self) if self.rings else None
-        leader = dispatcher._Leader(cast("Any", self), Vitals(), Pace(), 10.0, bell, cast("Any", self))
+        leader = dispatcher._Leader(cast("Any", self), self.vitals, Pace(), 10.0, bell, cast("Any", self))
         leader.lead()
 
     pid = 1
@@ -113,6 +116,19 @@ def test_who_rings_while_it_falls_asleep_has_it_awake_again(monkeypatch: pytest.
     scene = Scene(monkeypatch, rings=True)
     scene.lead()
     assert scene.trail[:3] == [Leading.FALLING_ASLEEP, Leading.AWAKE, Leading.FALLING_ASLEEP]
+
+
+def test_what_others_dispatch_in_this_worker_is_no_flood_of_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    look = calls.dispatch
+
+    def dispatch(wire: Any) -> calls.Batch:
+        scene.vitals.events_dispatched += 5
+        return look(wire)
+
+    monkeypatch.setattr(calls, "dispatch", dispatch)
+    scene.lead()
+    assert scene.events == 5 * scene.calls.count("dispatch") > 0
 
 
 def test_a_leader_that_does_not_lead_tells_publishers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
-__all__ = ["SETTINGS", "SHARE", "Composites", "SlowComposites", "detect_all", "detect_and_dispatch"]
+__all__ = ["SHARE", "Composites", "SlowComposites", "detect_all", "detect_and_dispatch"]
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +33,14 @@ _LOOK_FOR_STUCK = 5.0
 _WATCH_TIMEOUT = 30.0
 # Whoever alters or drops an event type in an open transaction is waited for by what reads that type (decision 74).
 SHARE, _SLOW = "pgps.detect_share", "pgps.detect_slow"
-# It dispatches itself what it publishes (decision 91).
-SETTINGS = {"lock_timeout": "2s", "pgps.dispatches": "itself"}
+_SETTINGS = {"lock_timeout": "2s"}
+_ONLY_DETECT = "select steps, more, timer, slow from {function}()"
 # Each statement sets the time limit of the other. A batch need not wait for the disk (dispatcher.py).
 _LIMIT = "pg_catalog.set_config('statement_timeout', $1, false)"
+_DETECT = (
+    f"select (d).steps, (d).more, (d).timer, (d).slow, {_LIMIT} from (select {{function}}() as d"
+    " from (select pg_catalog.set_config('pgps.dispatches', $2, false) offset 0) first offset 0) second"
+)
 _DISPATCH = (
     f"select pgps.dispatch_detected(), {_LIMIT}"
     " from (select pg_catalog.set_config('synchronous_commit', 'off', true) offset 0) first"
@@ -138,7 +142,7 @@ class Detecting:
     async def run(self) -> None:
         """Detect until asked to stop, or nothing is left to do for it."""
         async with connect(
-            self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT, settings=SETTINGS
+            self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT, settings=_SETTINGS
         ) as connection:
             await connection.execute("select pgps.open_detection()")
             call = _Call()
@@ -206,10 +210,12 @@ class Detecting:
 def detect_and_dispatch(wire: Wire, function: str, vitals: Vitals, dispatch_timeout: float) -> Detected:
     """Detect, and dispatch what that published, in one round trip: no session is woken in between.
 
-    function: of the server, that detects.
+    function: of the server, that detects. Another worker's leader is told instead: it would take the notifications of
+    publishers whose events it does not find for a flood.
     """
+    dispatches = "itself" if vitals.leading else ""
     found, dispatched = wire.rows(
-        (_call(function, _LIMIT), [calls.milliseconds(dispatch_timeout)]),
+        (_DETECT.format(function=function), [calls.milliseconds(dispatch_timeout), dispatches]),
         (_DISPATCH, [calls.milliseconds(_STATEMENT_TIMEOUT)]),
     )
     if isinstance(dispatched, Error):
@@ -234,20 +240,16 @@ def _leave_to_leader(wire: Wire, error: Error) -> None:
     calls.wake_leader(wire)
 
 
-def _call(function: str, *more: str) -> str:
-    return f"select {', '.join(('steps, more, timer, slow', *more))} from {function}()"
-
-
 def _is_slow(found: Detected) -> bool:
     return found.slow
 
 
 def detect_all(wire: Wire) -> int:
     """Detect what there is, for slow owners, too; return how many steps that took."""
-    found = Detected(*wire.row(_call(SHARE)))
+    found = Detected(*wire.row(_ONLY_DETECT.format(function=SHARE)))
     steps = found.steps
     while found.slow:
-        found = Detected(*wire.row(_call(_SLOW)))
+        found = Detected(*wire.row(_ONLY_DETECT.format(function=_SLOW)))
         steps += found.steps
         if not found.steps:
             break

@@ -146,6 +146,7 @@ class _Leader:
         self._wire = wire
         self._hearing = hearing
         self._vitals = vitals
+        self._counted = vitals.events_dispatched
         self._pace = pace
         self._timeout = self._patience = timeout
         self._bell = bell
@@ -242,13 +243,15 @@ class _Leader:
         self._beat()
         now = time.monotonic()
         if batch.events:
-            self._hearing.found(batch.events)
             if self._patience > self._timeout:
                 self._patience = self._timeout
                 calls.limit_session(self._wire, self._timeout)
             self._pace.note(Round(began, now, batch.events, batch.woken, max(1, commits)))
             self._vitals.events_dispatched += batch.events
             self._vitals.batches_dispatched += 1
+        # Who detects dispatches, too, and takes what publishers have told the leader of.
+        self._hearing.found(self._vitals.events_dispatched - self._counted)
+        self._counted = self._vitals.events_dispatched
         return now
 
 

@@ -1,7 +1,7 @@
--- What a step has published is dispatched by the session that took it, as soon as its transaction has ended: nobody need
--- be woken for that. A session that does so has the setting pgps.dispatches: 'itself', or 'due' when there is something.
--- With another value the leader is told, as it is where this fails; should a session end in between, the leader looks
--- within a second.
+-- What a step has published is dispatched by the session that took it, as soon as its transaction has ended: nobody
+-- need be woken for that. A session that does so has the setting pgps.dispatches: 'itself', or 'due' when there is
+-- something. With another value the leader is told, as it is where this fails; should a session end in between, the
+-- leader looks within a second.
 -- Locks: share row exclusive on the parent of the batches, until the transaction ends; waits 20 ms for it.
 -- Writes: nothing.
 
