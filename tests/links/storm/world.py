@@ -250,11 +250,17 @@ class World:
         self.undone = [step for step in self.undone if step.args != (low, high)]
 
     def do_drop_hard(self, low: str, high: str) -> None:
-        """Drop a link on both sides at once, with what waits for it."""
+        """Drop a link on both sides at once, with what waits for it; at a side whose server is down, when it is up."""
+        later: list[NotYet] = []
         for here, name in ((low, f"to_{high}"), (high, low)):
-            with contextlib.suppress(psycopg.errors.UndefinedObject, NotYet):
-                call(self._admin(here), "drop_link", name, True)
+            try:
+                with contextlib.suppress(psycopg.errors.UndefinedObject):
+                    call(self._admin(here), "drop_link", name, True)
+            except NotYet as error:
+                later.append(error)
         self._is_gone(low, high)
+        if later:
+            raise later[0]
 
     def do_make(self, low: str, high: str) -> None:
         """Define a link that was dropped; this has to wait as long as the old link drains."""
