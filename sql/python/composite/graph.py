@@ -25,11 +25,13 @@ class Node:
     name: the same for the same sub-expression in any graph, since stored state refers to it.
     parents: (node, role). roots: the definitions whose whole expression this is.
     mixed: two of its parts may hold the same event. point: an occurrence begins and ends where it is detected.
+    ranks: for each operand, where it comes in what this is made of; of what operands bring in one step that is the
+    order, whatever other definitions are in the graph.
     """
 
     __slots__ = (
         "amount", "bare", "base", "children", "columns", "expression", "index", "mixed", "name", "op", "others",
-        "parents", "point", "roots", "slots", "sources", "tests", "text", "upper",
+        "parents", "point", "ranks", "roots", "slots", "sources", "tests", "text", "upper",
     )  # fmt: skip
 
     def __init__(self, expression: Expression, children: "list[Node]", index: int, name: str, base: int) -> None:
@@ -52,6 +54,10 @@ class Node:
         types = [child.sources for child in children]
         self.sources: frozenset[str] = frozenset().union(*types) if types else own_source(expression)
         self.mixed = sum(map(len, types)) > len(self.sources)
+        order: dict[str, int] = {}
+        for child in children:
+            child.count_in(order)
+        self.ranks = tuple(order[child.name] for child in children)
         self.point: bool = all(child.point for child in children) and self.op in (
             "leaf",
             "or",
@@ -59,6 +65,13 @@ class Node:
             *TEMPORAL,
             *TRANSACTION,
         )
+
+    def count_in(self, order: dict[str, int]) -> None:
+        """Number what this is made of, each once and behind its own parts, and this."""
+        if self.name not in order:
+            for child in self.children:
+                child.count_in(order)
+            order[self.name] = len(order)
 
 
 class Frame(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any, NamedTuple, Optional
 
 from composite.absence import run_not
@@ -9,7 +10,7 @@ from composite.graph import Graph, Node, Test
 from composite.keystate import KeyState
 from composite.limits import TooMuch
 from composite.pairing import Inputs, run_any, run_or, run_seq
-from composite.points import END, GROUPS, NODE, PAYLOAD, START, TIME_BITS, Groups, Occurrence, tick_point
+from composite.points import END, GROUPS, NODE, PAYLOAD, SERIAL, START, TIME_BITS, Groups, Occurrence, tick_point
 from composite.times import next_tick
 from composite.windows import fire, run_aperiodic, run_delayed, run_periodic, run_repeat
 
@@ -188,7 +189,7 @@ class Step:
             node = self.graph.nodes[index]
             inputs = self.pending.pop(index, None)
             if inputs:
-                RUNNERS[node.op](self, state, node, inputs)
+                RUNNERS[node.op](self, state, node, inputs if len(inputs) == 1 else in_order(state, node, inputs))
             if self.firing:
                 for serial in self.firing.pop(index, ()):
                     fire(self, state, node, serial)
@@ -239,6 +240,16 @@ class Step:
             gone = state.opened(node, oldest)[0]
             state.close(node, oldest, [gone])
             self.given_up.append(GivenUp(state.key, node, gone))
+
+
+def in_order(state: KeyState, node: Node, inputs: Inputs) -> Inputs:
+    """Return what operands bring in one step in an order that does not depend on the rest of the graph."""
+    ranks = node.ranks
+    ordered = sorted(inputs, key=lambda item: (ranks[item[0]], item[1][SERIAL], item[0]))
+    if all(one[1][SERIAL] < other[1][SERIAL] for one, other in pairwise(ordered)):
+        return ordered
+    # What is open in several operands is compared by these numbers later.
+    return [(role, (state.number(), *found[1:])) for role, found in ordered]
 
 
 def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:

@@ -7,7 +7,7 @@ allows; in the others it goes through the operands' occurrences once, with plain
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, pairwise, product
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,12 @@ class Oracle:
     def numbered(self, expression: Expression) -> tuple[int, list[Occ]]:
         text = print_expression(expression)
         if text not in self.known:
-            parts = [self.all(part) for part in expression.parts]
+            # Of what operands bring in one step, that comes first whose expression does, in what this one is made of.
+            order = list(dict.fromkeys(map(print_expression, parts_of(expression))))
+            parts = [
+                [replace(one, age=(one.at, order.index(print_expression(part)), i)) for i, one in enumerate(found)]
+                for part, found in zip(expression.parts, map(self.all, expression.parts), strict=True)
+            ]
             number = len(self.known)
             found = [
                 Occ(one.start, one.end, one.at, (one.at, number, i), one.ids, one.tree)
@@ -358,6 +363,13 @@ class Oracle:
             lengths = list(range(least, len(row) + 1))
             for length in lengths[-1:] if self.context == "recent" else lengths:
                 yield from self.join("repeat", [row[-length:]], found.at)
+
+
+def parts_of(expression: Expression) -> Iterator[Expression]:
+    """Yield what an expression is made of, each behind its own parts."""
+    for part in expression.parts:
+        yield from parts_of(part)
+        yield part
 
 
 METHODS = {
