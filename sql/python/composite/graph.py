@@ -25,13 +25,14 @@ class Node:
     name: the same for the same sub-expression in any graph, since stored state refers to it.
     parents: (node, role). roots: the definitions whose whole expression this is.
     mixed: two of its parts may hold the same event. point: an occurrence begins and ends where it is detected.
+    distinct: and no two do so in the same place, as ticks may.
     ranks: for each operand, where it comes in what this is made of; of what operands bring in one step that is the
     order, whatever other definitions are in the graph.
     """
 
     __slots__ = (
-        "amount", "bare", "base", "children", "columns", "expression", "index", "mixed", "name", "op", "others",
-        "parents", "point", "ranks", "roots", "slots", "sources", "tests", "text", "upper",
+        "amount", "bare", "base", "children", "columns", "distinct", "expression", "index", "mixed", "name", "op",
+        "others", "parents", "point", "ranks", "roots", "slots", "sources", "tests", "text", "upper",
     )  # fmt: skip
 
     def __init__(self, expression: Expression, children: "list[Node]", index: int, name: str, base: int) -> None:
@@ -58,6 +59,7 @@ class Node:
         for child in children:
             child.count_in(order)
         self.ranks = tuple(order[child.name] for child in children)
+        self.distinct: bool = self.op == "leaf" or (self.op == "or" and all(child.distinct for child in children))
         self.point: bool = all(child.point for child in children) and self.op in (
             "leaf",
             "or",

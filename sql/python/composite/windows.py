@@ -187,10 +187,18 @@ def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> Non
         if tumbling and len(row) + 1 == node.upper:
             state.close(node, 0, list(state.opened(node)))
         elif node.upper > 1:
-            if not tumbling and node.children[0].point and len(state.opened(node)) >= node.upper - 1:
-                # Of intervals an older one may still be the last that ends before another begins.
-                state.close(node, 0, state.opened(node)[:1])
+            if not tumbling and node.children[0].point:
+                state.close(node, 0, passed(node, state.opened(node), found))
             step.keep(state, node, 0, found)
+
+
+def passed(node: Node, opened: list[Occurrence], found: Occurrence) -> list[Occurrence]:
+    """Return which open points are in no row any more; of intervals an older one may still be before another."""
+    if not node.children[0].distinct:
+        # What comes in the same place as this one is in a row with those before it, too.
+        opened = [one for one in opened if one[END] < found[START]]
+        return opened[: max(len(opened) - node.upper + 1, 0)]
+    return opened[:1] if len(opened) >= node.upper - 1 else []
 
 
 def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:

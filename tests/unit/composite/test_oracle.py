@@ -82,6 +82,8 @@ def walk(expression: Expression) -> list[Expression]:
 # A row of intervals of which an old one is the last that ends before the next begins.
 @pytest.mark.parametrize("context", CONTEXTS)
 @example(seed=2275)
+# A row of ticks, of which two are one point.
+@example(seed=23311)
 @given(seed=SEEDS)
 @stories
 def test_the_detector_finds_what_the_definitions_say(context: str, seed: int) -> None:
