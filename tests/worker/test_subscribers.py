@@ -5,7 +5,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgps.embedded import EmbeddedCluster
-from tests.fix_db import Connect, wait_until
+from tests.fix_db import Connect, lock_waiters, wait_until
 from tests.fix_worker import RoleFactory, Ticks, Workers
 
 # As short as a machine under load can bear.
@@ -100,8 +100,7 @@ def test_one_that_is_unsubscribed_while_its_callback_hangs_is_not_tried_again(
     connect(dsn=own_database).execute("select pg_advisory_lock(7)")
     worker = workers(own_database, *QUICK)
     ticks.publish(1)
-    waits = "select from pg_locks where locktype = 'advisory' and not granted"
-    wait_until(lambda: ticks.connection.execute(waits).fetchone() is not None)
+    wait_until(lambda: lock_waiters(ticks.connection, 7))
     ticks.connection.execute("select pgps.unsubscribe('hangs')")
     wait_until(lambda: "canceling statement" in worker.messages)
     for number in range(2, 12):

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, make_type, publish, rows, take, value
-from tests.fix_db import Connect, wait_until
+from tests.fix_db import Connect, lock_waiters, wait_until
 
 LATER = """
     insert into pgps_internal.batch
@@ -73,8 +73,7 @@ def test_a_subscription_that_goes_back_while_batches_are_reclaimed_gets_them_aga
     other = connect(dsn=own_database)
     thread = threading.Thread(target=reclaim, args=(other,))
     thread.start()
-    waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
-    wait_until(lambda: value(broker, waiting) == 1, what="the other session waits")
+    wait_until(lambda: lock_waiters(broker, 7), what="the other session waits")
     call(broker, "seek", "s", "earliest")
     rows(broker, "select pg_advisory_unlock(7)")
     thread.join()
