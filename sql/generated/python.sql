@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'b314cc01ef6a7890', $python$
+('attribute_list', 'd9bff554ca741407', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'b314cc01ef6a7890', $python$
+('callback_text', 'd9bff554ca741407', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'b314cc01ef6a7890', $python$
+('calling', 'd9bff554ca741407', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'b314cc01ef6a7890', $python$
+('composite.absence', 'd9bff554ca741407', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', 'b314cc01ef6a7890', $python$
+('composite.codetime', 'd9bff554ca741407', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -495,7 +495,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', 'b314cc01ef6a7890', $python$
+('composite.contexts', 'd9bff554ca741407', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -656,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'b314cc01ef6a7890', $python$
+('composite.coupled', 'd9bff554ca741407', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -844,7 +844,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'b314cc01ef6a7890', $python$
+('composite.definition', 'd9bff554ca741407', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1079,7 +1079,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'b314cc01ef6a7890', $python$
+('composite.described', 'd9bff554ca741407', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1232,7 +1232,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'b314cc01ef6a7890', $python$
+('composite.detector', 'd9bff554ca741407', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1628,7 +1628,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'b314cc01ef6a7890', $python$
+('composite.entry', 'd9bff554ca741407', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1646,7 +1646,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'b314cc01ef6a7890', $python$
+('composite.event_time', 'd9bff554ca741407', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1750,7 +1750,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'b314cc01ef6a7890', $python$
+('composite.gathering', 'd9bff554ca741407', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -2042,7 +2042,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'b314cc01ef6a7890', $python$
+('composite.graph', 'd9bff554ca741407', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2070,11 +2070,14 @@ class Node:
     name: the same for the same sub-expression in any graph, since stored state refers to it.
     parents: (node, role). roots: the definitions whose whole expression this is.
     mixed: two of its parts may hold the same event. point: an occurrence begins and ends where it is detected.
+    distinct: and no two do so in the same place, as ticks may.
+    ranks: for each operand, where it comes in what this is made of; of what operands bring in one step that is the
+    order, whatever other definitions are in the graph.
     """
 
     __slots__ = (
-        "amount", "bare", "base", "children", "columns", "expression", "index", "mixed", "name", "op", "others",
-        "parents", "point", "roots", "slots", "sources", "tests", "text", "upper",
+        "amount", "bare", "base", "children", "columns", "distinct", "expression", "index", "mixed", "name", "op",
+        "others", "parents", "point", "ranks", "roots", "slots", "sources", "tests", "text", "upper",
     )  # fmt: skip
 
     def __init__(self, expression: Expression, children: "list[Node]", index: int, name: str, base: int) -> None:
@@ -2097,6 +2100,11 @@ class Node:
         types = [child.sources for child in children]
         self.sources: frozenset[str] = frozenset().union(*types) if types else own_source(expression)
         self.mixed = sum(map(len, types)) > len(self.sources)
+        order: dict[str, int] = {}
+        for child in children:
+            child.count_in(order)
+        self.ranks = tuple(order[child.name] for child in children)
+        self.distinct: bool = self.op == "leaf" or (self.op == "or" and all(child.distinct for child in children))
         self.point: bool = all(child.point for child in children) and self.op in (
             "leaf",
             "or",
@@ -2104,6 +2112,13 @@ class Node:
             *TEMPORAL,
             *TRANSACTION,
         )
+
+    def count_in(self, order: dict[str, int]) -> None:
+        """Number what this is made of, each once and behind its own parts, and this."""
+        if self.name not in order:
+            for child in self.children:
+                child.count_in(order)
+            order[self.name] = len(order)
 
 
 class Frame(NamedTuple):
@@ -2269,7 +2284,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'b314cc01ef6a7890', $python$
+('composite.keys', 'd9bff554ca741407', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2345,7 +2360,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'b314cc01ef6a7890', $python$
+('composite.keystate', 'd9bff554ca741407', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2488,7 +2503,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'b314cc01ef6a7890', $python$
+('composite.limits', 'd9bff554ca741407', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2528,7 +2543,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', 'b314cc01ef6a7890', $python$
+('composite.matching', 'd9bff554ca741407', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2598,7 +2613,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'b314cc01ef6a7890', $python$
+('composite.memo', 'd9bff554ca741407', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2669,7 +2684,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'b314cc01ef6a7890', $python$
+('composite.occurrences', 'd9bff554ca741407', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2758,7 +2773,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'b314cc01ef6a7890', $python$
+('composite.pairing', 'd9bff554ca741407', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2842,7 +2857,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'b314cc01ef6a7890', $python$
+('composite.parser', 'd9bff554ca741407', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3180,7 +3195,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'b314cc01ef6a7890', $python$
+('composite.parts', 'd9bff554ca741407', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3324,7 +3339,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'b314cc01ef6a7890', $python$
+('composite.points', 'd9bff554ca741407', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3448,7 +3463,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'b314cc01ef6a7890', $python$
+('composite.queries', 'd9bff554ca741407', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3789,7 +3804,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
 $python$),
-('composite.rows', 'b314cc01ef6a7890', $python$
+('composite.rows', 'd9bff554ca741407', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3878,7 +3893,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'b314cc01ef6a7890', $python$
+('composite.sequence', 'd9bff554ca741407', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3990,7 +4005,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'b314cc01ef6a7890', $python$
+('composite.server', 'd9bff554ca741407', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4315,11 +4330,12 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
     return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', 'b314cc01ef6a7890', $python$
+('composite.stepping', 'd9bff554ca741407', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any, NamedTuple, Optional
 
 from composite.absence import run_not
@@ -4327,7 +4343,7 @@ from composite.graph import Graph, Node, Test
 from composite.keystate import KeyState
 from composite.limits import TooMuch
 from composite.pairing import Inputs, run_any, run_or, run_seq
-from composite.points import END, GROUPS, NODE, PAYLOAD, START, TIME_BITS, Groups, Occurrence, tick_point
+from composite.points import END, GROUPS, NODE, PAYLOAD, SERIAL, START, TIME_BITS, Groups, Occurrence, tick_point
 from composite.times import next_tick
 from composite.windows import fire, run_aperiodic, run_delayed, run_periodic, run_repeat
 
@@ -4506,7 +4522,7 @@ class Step:
             node = self.graph.nodes[index]
             inputs = self.pending.pop(index, None)
             if inputs:
-                RUNNERS[node.op](self, state, node, inputs)
+                RUNNERS[node.op](self, state, node, inputs if len(inputs) == 1 else in_order(state, node, inputs))
             if self.firing:
                 for serial in self.firing.pop(index, ()):
                     fire(self, state, node, serial)
@@ -4559,6 +4575,16 @@ class Step:
             self.given_up.append(GivenUp(state.key, node, gone))
 
 
+def in_order(state: KeyState, node: Node, inputs: Inputs) -> Inputs:
+    """Return what operands bring in one step in an order that does not depend on the rest of the graph."""
+    ranks = node.ranks
+    ordered = sorted(inputs, key=lambda item: (ranks[item[0]], item[1][SERIAL], item[0]))
+    if all(one[1][SERIAL] < other[1][SERIAL] for one, other in pairwise(ordered)):
+        return ordered
+    # What is open in several operands is compared by these numbers later.
+    return [(role, (state.number(), *found[1:])) for role, found in ordered]
+
+
 def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
     """Return what each name of a condition stands for: a payload, None, or a list of payloads in order of time."""
     found: dict[str, Any] = {}
@@ -4571,7 +4597,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'b314cc01ef6a7890', $python$
+('composite.storing', 'd9bff554ca741407', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4671,7 +4697,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'b314cc01ef6a7890', $python$
+('composite.subjects', 'd9bff554ca741407', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4895,7 +4921,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'b314cc01ef6a7890', $python$
+('composite.syntax', 'd9bff554ca741407', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5000,7 +5026,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'b314cc01ef6a7890', $python$
+('composite.takeover', 'd9bff554ca741407', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5083,7 +5109,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'b314cc01ef6a7890', $python$
+('composite.texts', 'd9bff554ca741407', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5286,7 +5312,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'b314cc01ef6a7890', $python$
+('composite.times', 'd9bff554ca741407', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5488,7 +5514,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'b314cc01ef6a7890', $python$
+('composite.told', 'd9bff554ca741407', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5567,7 +5593,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'b314cc01ef6a7890', $python$
+('composite.trial', 'd9bff554ca741407', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5798,7 +5824,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'b314cc01ef6a7890', $python$
+('composite.windows', 'd9bff554ca741407', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -5988,10 +6014,18 @@ def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> Non
         if tumbling and len(row) + 1 == node.upper:
             state.close(node, 0, list(state.opened(node)))
         elif node.upper > 1:
-            if not tumbling and node.children[0].point and len(state.opened(node)) >= node.upper - 1:
-                # Of intervals an older one may still be the last that ends before another begins.
-                state.close(node, 0, state.opened(node)[:1])
+            if not tumbling and node.children[0].point:
+                state.close(node, 0, passed(node, state.opened(node), found))
             step.keep(state, node, 0, found)
+
+
+def passed(node: Node, opened: list[Occurrence], found: Occurrence) -> list[Occurrence]:
+    """Return which open points are in no row any more; of intervals an older one may still be before another."""
+    if not node.children[0].distinct:
+        # What comes in the same place as this one is in a row with those before it, too.
+        opened = [one for one in opened if one[END] < found[START]]
+        return opened[: max(len(opened) - node.upper + 1, 0)]
+    return opened[:1] if len(opened) >= node.upper - 1 else []
 
 
 def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:
@@ -6006,7 +6040,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'b314cc01ef6a7890', $python$
+('composite.wire', 'd9bff554ca741407', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6077,7 +6111,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'b314cc01ef6a7890', $python$
+('filter_literals', 'd9bff554ca741407', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6163,7 +6197,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'b314cc01ef6a7890', $python$
+('filter_names', 'd9bff554ca741407', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6277,7 +6311,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'b314cc01ef6a7890', $python$
+('filter_text', 'd9bff554ca741407', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6544,7 +6578,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'b314cc01ef6a7890', $python$
+('in_select', 'd9bff554ca741407', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6644,7 +6678,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'b314cc01ef6a7890', $python$
+('keywords', 'd9bff554ca741407', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6716,7 +6750,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'b314cc01ef6a7890', $python$
+('lexer', 'd9bff554ca741407', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7062,7 +7096,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'b314cc01ef6a7890', $python$
+('safe_filter', 'd9bff554ca741407', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7363,7 +7397,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'b314cc01ef6a7890', $python$
+('statement_composite', 'd9bff554ca741407', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7458,7 +7492,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'b314cc01ef6a7890', $python$
+('statement_reader', 'd9bff554ca741407', $python$
 """Read a statement word by word."""
 
 import re
@@ -7676,7 +7710,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'b314cc01ef6a7890', $python$
+('statement_text', 'd9bff554ca741407', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7954,7 +7988,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'b314cc01ef6a7890', $python$
+('token_lists', 'd9bff554ca741407', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8188,7 +8222,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'b314cc01ef6a7890', $python$
+('whole_row', 'd9bff554ca741407', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8293,7 +8327,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "b314cc01ef6a7890"
+digest = "d9bff554ca741407"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8400,7 +8434,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "b314cc01ef6a7890"
+digest = "d9bff554ca741407"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8500,7 +8534,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "b314cc01ef6a7890"
+digest = "d9bff554ca741407"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8590,7 +8624,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "b314cc01ef6a7890"
+digest = "d9bff554ca741407"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8682,7 +8716,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "b314cc01ef6a7890"
+digest = "d9bff554ca741407"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8799,7 +8833,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "b314cc01ef6a7890"
+digest = "d9bff554ca741407"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8892,7 +8926,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "b314cc01ef6a7890"
+digest = "d9bff554ca741407"
 # Each behind those that it imports.
 names = [
     "lexer",
