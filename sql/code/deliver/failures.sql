@@ -38,9 +38,10 @@ begin
         and not f.event_id <@ w.skip
     order by w.batch_id desc, f.event_id desc limit 1;
     if found then
-        select greatest(v_batch, v_at.received_batch), case when v_at.received_batch > v_batch then v_at.received_event
-            when v_at.received_batch = v_batch then greatest(v_event, v_at.received_event) else v_event end
-        into v_at.received_batch, v_at.received_event;
+        if (v_at.received_batch, v_at.received_event) < (v_batch, v_event) then
+            v_at.received_batch := v_batch;
+            v_at.received_event := v_event;
+        end if;
         perform pgps_internal.move(v_at.subscription_id, v_batch, v_event, v_at.received_batch, v_at.received_event,
             v_at.acked_total, case when (v_at.received_batch, v_at.received_event) = (v_batch, v_event) then 0
             else v_at.outstanding end, v_at.consumer, v_at.seen_batch, v_at.seen_event);
