@@ -3,6 +3,19 @@
 -- it last, and only if it differs.
 -- Writes: by name: the log, or the entry and the stage (generated).
 
+create or replace function pgps_internal.endpoint_triggers() returns text
+language sql immutable
+-- For each statement: a COPY is refused before its rows are read, which may lack columns of the endpoint.
+return $trigger$
+    create or replace trigger pgps_no_change before update or delete or truncate on {endpoint}
+    for each statement execute function pgps_internal.refuse_change();
+    create or replace trigger pgps_no_copy before insert on {endpoint}
+    for each statement execute function pgps_internal.refuse_copy();
+    alter table {endpoint} enable always trigger pgps_no_change, enable always trigger pgps_no_copy;
+    $trigger$;
+comment on function pgps_internal.endpoint_triggers() is
+'A template: the triggers that refuse what is no publication';
+
 create or replace function pgps_internal.write_endpoint(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
 language plpgsql stable
@@ -56,11 +69,8 @@ begin
         where not current_setting('pgps.visibility', true) is not distinct from 'deferred' {returning};
         alter table {endpoint} enable always rule publish_deferred, enable always rule publish_immediately;
         $rules$ end;
-    return ('relation', pgps_internal.render('{endpoint}', v_names), pgps_internal.render($trigger$
-        create or replace trigger pgps_no_change before update or delete or truncate on {endpoint}
-        for each statement execute function pgps_internal.refuse_change();
-        alter table {endpoint} enable always trigger pgps_no_change;
-        $trigger$ || v_definition, v_names), null, null)::pgps_internal.piece;
+    return ('relation', pgps_internal.render('{endpoint}', v_names), pgps_internal.render(
+        pgps_internal.endpoint_triggers() || v_definition, v_names), null, null)::pgps_internal.piece;
 end
 $write$;
 comment on function pgps_internal.write_endpoint(pgps_internal.event_type, jsonb) is

@@ -148,9 +148,6 @@ begin
         execute format('create policy pgps_all on %s for select to public using (true)', v_relation);
     end loop;
     perform pgps_internal.build_endpoint((build_log.event_type).type_id);
-    execute format('create trigger pgps_no_copy before insert on %s for each row execute function '
-        'pgps_internal.refuse_copy()', v_endpoint);
-    execute format('alter table %s enable always trigger pgps_no_copy', v_endpoint);
 end
 $$;
 comment on function pgps_internal.build_log(pgps_internal.event_type) is
