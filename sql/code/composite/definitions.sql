@@ -223,7 +223,7 @@ as $$
         (select string_agg(format(E',\n    %s as %I', pgps_internal.write_value(write_attributes.parsed, a,
                 '::' || (a ->> 'type')), a ->> 'name'), '' order by o)
             from jsonb_array_elements(write_attributes.parsed -> 'attributes') with ordinality x(a, o)), n.ones)
-    from pgps_internal.write_names(write_attributes.parsed, (select coalesce(jsonb_agg(distinct m), '[]')
+    from pgps_internal.write_names(write_attributes.parsed, (select coalesce(to_jsonb(array_agg(distinct m)), '[]')
         from jsonb_array_elements(write_attributes.parsed -> 'attributes') a,
             jsonb_array_elements(a -> 'names') m)) n
 $$;

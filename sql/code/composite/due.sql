@@ -143,9 +143,9 @@ begin
                 with ordinality c(composite_id, reached, upto, subject)
             join pgps_internal.composite_leaf l using (composite_id) group by l.type_id
         )
-        select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'type_id', t.type_id,
+        select coalesce(to_jsonb(array_agg(jsonb_build_object('type', t.name, 'type_id', t.type_id,
             'version', pgps_internal.reading_version(t), 'composites', l.composites, 'leaves', l.leaves,
-            'after', l.after, 'upto', l.upto, 'subjects', l.subjects)), '[]')
+            'after', l.after, 'upto', l.upto, 'subjects', l.subjects))), '[]')
         from leaf l join pgps_internal.event_type t using (type_id));
 end
 $$;

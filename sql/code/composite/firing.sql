@@ -287,9 +287,9 @@ as $$
         'coupling', (detect_coupled.mark).coupling, 'xid', (detect_coupled.mark).xid::text,
         'before', (detect_coupled.mark).before, 'reached', (detect_coupled.mark).done, 'done', detect_coupled.done,
         'broker', (select p.broker from pgps_internal.progress p),
-        'composites', (select jsonb_agg(pgps_internal.detector_job(c.c) order by c.composite_id) from c),
-        'types', (select jsonb_agg(jsonb_build_object('type', t.name,
-                'query', pgps_internal.coupled_events(t, l.leaves, (detect_coupled.mark).numbered)) order by t.type_id)
+        'composites', (select to_jsonb(array_agg(pgps_internal.detector_job(c.c) order by c.composite_id)) from c),
+        'types', (select to_jsonb(array_agg(jsonb_build_object('type', t.name,
+                'query', pgps_internal.coupled_events(t, l.leaves, (detect_coupled.mark).numbered)) order by t.type_id))
             from (select l.type_id, array_agg(l order by l.composite_id, l.leaf) as leaves
                 from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id) l
             join pgps_internal.event_type t using (type_id)))::text) end

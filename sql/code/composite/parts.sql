@@ -42,7 +42,7 @@ create or replace function pgps_internal.why_here(composite pgps_internal.compos
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_agg(case
+    select to_jsonb(array_agg(case
         when x.l ->> 'moment' <> '' then 'events over links count as both moments of an operation'
         when s.client is not null then 'a client is known to its own broker alone'
         when pgps_internal.is_interval(t.endpoint) then 'it is made of composite events'
@@ -50,7 +50,7 @@ as $$
             then 'a policy here says what its owner may see'
         when x.l ->> 'predicate' <> '' and not pgps_internal.is_safe(pgps.parse_filter(x.l ->> 'predicate', t.name,
             pgps_internal.attribute_names(t)), t, (why_here.composite).environment ->> 'search_path')
-            then 'a predicate reads more than the event' end order by x.o)
+            then 'a predicate reads more than the event' end order by x.o))
     from jsonb_array_elements((why_here.composite).parsed -> 'leaves') with ordinality x(l, o)
     join pgps_internal.event_type t on t.name = x.l ->> 'type'
     left join lateral pgps_internal.source_of(x.l ->> 'source', (why_here.composite).sources) s on true
@@ -65,9 +65,9 @@ as $$
     select pgps.describe_composite(((find_parts.composite).given || jsonb_build_object(
         'start', (find_parts.composite).start, 'barred', pgps_internal.why_here(find_parts.composite),
         'places', (
-            select jsonb_agg((
-                select coalesce(jsonb_agg(distinct coalesce(p.neighbour_id::text, '')), '[]')
-                from pgps_internal.places_of_leaves(find_parts.composite) p where p.leaf = l) order by l)
+            select to_jsonb(array_agg((
+                select coalesce(to_jsonb(array_agg(distinct coalesce(p.neighbour_id::text, ''))), '[]')
+                from pgps_internal.places_of_leaves(find_parts.composite) p where p.leaf = l) order by l))
             from generate_series(0, jsonb_array_length((find_parts.composite).parsed -> 'leaves') - 1) l),
         'refusing', (
             select coalesce(jsonb_object_agg(n.neighbour_id::text, case
@@ -219,9 +219,10 @@ begin
         -- Planned as it was: its events come by the one neighbour that detects, and the others stay here.
         v_new := pgps.describe_composite(((change_parts.composite).given || jsonb_build_object(
             'start', 'now', 'refusing', '{}'::jsonb,
-            'barred', (select jsonb_agg(null::text) from generate_series(0, v_last)),
-            'places', (select jsonb_agg(jsonb_build_array(case when l = any (v_part.leaves) then '0' else '' end)
-                order by l) from generate_series(0, v_last) l)))::text) #> '{parts,0}';
+            'barred', (select to_jsonb(array_agg(null::text)) from generate_series(0, v_last)),
+            'places', (select to_jsonb(array_agg(jsonb_build_array(
+                case when l = any (v_part.leaves) then '0' else '' end) order by l))
+                from generate_series(0, v_last) l)))::text) #> '{parts,0}';
         if v_new is null or v_new -> 'leaves' <> to_jsonb(v_part.leaves) then
             raise exception 'the filter is about what broker "%" detects', v_part.broker using errcode = '55000',
                 hint = 'Drop the composite event and create it with that filter.';
@@ -299,7 +300,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    return (select coalesce(jsonb_agg(distinct t.name), '[]')
+    return (select coalesce(to_jsonb(array_agg(distinct t.name)), '[]')
         from pgps_internal.composite_part p join pgps_internal.composite_leaf l
             on l.composite_id = p.composite_id and l.leaf = any (p.leaves)
         join pgps_internal.event_type t using (type_id)

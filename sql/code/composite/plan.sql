@@ -53,12 +53,12 @@ begin
                 n -> 'parts' as parts, o
             from jsonb_array_elements(v_composite.parsed -> 'nodes') with ordinality x(n, o)
         )
-        select jsonb_agg(jsonb_build_array(n.name, n.text, w.broker, w.neighbour, b.behind, n.parts,
+        select to_jsonb(array_agg(jsonb_build_array(n.name, n.text, w.broker, w.neighbour, b.behind, n.parts,
                 (select count(*) from pgps_internal.open_now q where q.state_id = v_composite.state_id
                     and q.node = n.name),
                 case when n.op <> 'leaf' and b.behind is not null and a.node is null
                     then coalesce(r.of_node ->> n.name, 'its events came from elsewhere when it was created') end)
-            order by n.o, w.neighbour nulls first, w.broker)
+            order by n.o, w.neighbour nulls first, w.broker))
         from node n
         cross join reason r
         left join away a on a.node = n.name

@@ -239,11 +239,12 @@ begin
     execute format($query$
         select array[pgps_internal.microseconds(k.starts_at)], array[pgps_internal.microseconds(k.ends_at)],
             array[pgps_internal.microseconds(k.detected_at)], null, null, array[k.constituents::text], array[(
-                select coalesce(jsonb_object_agg(b.name, b.value) filter (where b.value is not null), '{}')::text
+                select coalesce('{' || string_agg(format('%%s: %%s', to_json(b.name), b.value), ', ')
+                    filter (where b.value is not null) || '}', '{}')
                 from (
                     select a ->> 'name' as name, case when (a ->> 'many')::boolean
-                        then coalesce(jsonb_agg(p.part -> 'payload' order by p.place)
-                            filter (where p.part is not null), '[]')
+                        then coalesce(to_jsonb(array_agg(p.part -> 'payload' order by p.place)
+                            filter (where p.part is not null)), '[]')
                         else (array_agg(p.part -> 'payload' order by p.place))[1] end as value
                     from jsonb_array_elements($2) a
                     left join jsonb_array_elements(k.constituents) with ordinality p(part, place)

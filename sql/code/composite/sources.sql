@@ -108,8 +108,8 @@ language plpgsql stable
 as $$
 #variable_conflict use_column
 begin
-    return (select jsonb_agg(case when s.name is not null
-            then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf)
+    return (select to_jsonb(array_agg(case when s.name is not null
+            then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf))
         from pgps_internal.composite_leaf l join pgps_internal.composite c using (composite_id)
         -- Most leaves have no source, and none is looked for.
         left join lateral (select x.* from pgps_internal.source_of(l.source, c.sources) x where l.source is not null) s

@@ -114,7 +114,7 @@ language plpgsql stable
 as $$
 #variable_conflict use_column
 begin
-    return (select coalesce(jsonb_agg(t.name), '[]') from pgps_internal.event_type t
+    return (select coalesce(to_jsonb(array_agg(t.name)), '[]') from pgps_internal.event_type t
         where (t.type_id in (select l.type_id from pgps_internal.composite_leaf l)
                 or t.name = any (interval_types.others))
             and pgps_internal.is_interval(t.endpoint));

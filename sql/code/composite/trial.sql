@@ -19,13 +19,13 @@ begin
             select jsonb_array_elements_text(args -> 'types'))),
         'broker', (select p.broker from pgps_internal.progress p),
         'held_since', (select min(b.created_at) from pgps_internal.batch b),
-        'sources', (select jsonb_agg(case when s.name is not null
-                then jsonb_build_object('broker', s.broker, 'client', s.client) end order by x.place)
+        'sources', (select to_jsonb(array_agg(case when s.name is not null
+                then jsonb_build_object('broker', s.broker, 'client', s.client) end order by x.place))
             from jsonb_array_elements_text(v_sources) with ordinality x(name, place)
             left join pgps_internal.source s on s.name = x.name),
         -- Readers of a type see its statements, but not whose clients' they are: these are told for sources alone.
         'clients', (select coalesce(jsonb_object_agg(n.name, n.statements), '{}') from (
-            select t.name, jsonb_agg(jsonb_build_array(c.xid::text::bigint, c.lo, c.hi, k.name) order by c.hi)
+            select t.name, to_jsonb(array_agg(jsonb_build_array(c.xid::text::bigint, c.lo, c.hi, k.name) order by c.hi))
                 as statements
             from pgps_internal.event_type t join pgps_internal.control c using (type_id)
             join pgps_internal.client k on k.client_id = c.client_id
@@ -41,7 +41,8 @@ begin
             from pgps_internal.event_type t where t.name in (select jsonb_array_elements_text(args -> 'types'))
                 and has_table_privilege(caller, t.endpoint, 'select')),
         'batches', (select coalesce(jsonb_object_agg(b.name, b.ranges), '{}') from (
-            select t.name, jsonb_agg(jsonb_build_array(lower(r), upper(r) - 1, b.batch_id) order by lower(r)) as ranges
+            select t.name,
+                to_jsonb(array_agg(jsonb_build_array(lower(r), upper(r) - 1, b.batch_id) order by lower(r))) as ranges
             from pgps_internal.event_type t join pgps_internal.batch_type b using (type_id), unnest(b.ids) r
             where t.name in (select jsonb_array_elements_text(args -> 'types'))
                 and has_table_privilege(caller, t.endpoint, 'select')
@@ -69,10 +70,11 @@ begin
         v_type := _trial_events.known -> 'types' -> (v_leaf ->> 'type');
         -- The log as the caller may see it; the predicate runs with the caller's rights.
         execute pg_catalog.format($query$
-            select coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('leaf', $1, 'type', $2,
-                'id', l.pgps_event_id, 'at', case when $6 = 'event' then l.pgps_time else l.pgps_published end,
+            select coalesce(pg_catalog.to_jsonb(pg_catalog.array_agg(pg_catalog.jsonb_build_object(
+                'leaf', $1, 'type', $2, 'id', l.pgps_event_id,
+                'at', case when $6 = 'event' then l.pgps_time else l.pgps_published end,
                 'origin', coalesce(l.pgps_origin, $3), 'xid', l.pgps_xid::text::bigint, 'payload', l.pgps_payload,
-                'starts', l.pgps_starts, 'ends', l.pgps_ends)), '[]')
+                'starts', l.pgps_starts, 'ends', l.pgps_ends))), '[]')
             from (
                 select %1$s.pgps_event_id, %1$s.pgps_xid, (%1$s.pgps_statement).origin as pgps_origin,
                     (extract(epoch from (%1$s.pgps_statement).published_at) * 1000000)::bigint as pgps_published,
@@ -148,9 +150,9 @@ begin
     v_parsed := pgps._call('describe', v_args);
     perform pgps.check_composite(v_parsed);
     v_known := pgps._call('trial', pg_catalog.jsonb_build_object(
-        'types', (select coalesce(pg_catalog.jsonb_agg(l -> 'type'), '[]')
+        'types', (select coalesce(pg_catalog.to_jsonb(pg_catalog.array_agg(l -> 'type')), '[]')
             from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') l),
-        'sources', (select coalesce(pg_catalog.jsonb_agg(l -> 'source' order by o), '[]')
+        'sources', (select coalesce(pg_catalog.to_jsonb(pg_catalog.array_agg(l -> 'source' order by o)), '[]')
             from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') with ordinality x(l, o))));
     if v_parsed -> 'leaves' = '[]' and v_first is null then
         -- Without an event to begin with, the history begins with the first batch that is held.
@@ -199,10 +201,10 @@ begin
         using (type_id) where l.composite_id = (explain_job.composite).composite_id
     loop
         execute format($query$
-            select coalesce(jsonb_agg(jsonb_build_object('leaf', f.leaf, 'type', $5, 'id', e.event_id,
+            select coalesce(to_jsonb(array_agg(jsonb_build_object('leaf', f.leaf, 'type', $5, 'id', e.event_id,
                 'batch', e.batch_id, 'at', case when $6 = 'event' then e.event_time else e.published end,
                 'origin', coalesce(e.origin, $7), 'client', e.client, 'xid', e.xid, 'payload', e.payload,
-                'starts', e.start_time, 'ends', e.end_time)), '[]')
+                'starts', e.start_time, 'ends', e.end_time))), '[]')
             from (%s) e cross join lateral unnest(e.leaves) f(leaf)$query$, pgps_internal.leaf_events(v_type))
         using (select array_agg(l.composite_id order by l.leaf) from pgps_internal.composite_leaf l
                 where l.composite_id = (explain_job.composite).composite_id and l.type_id = v_type.type_id),
@@ -288,10 +290,11 @@ begin
             where c.type_id = (explain_detection.event_type).type_id) then
         return '[]';
     end if;
-    execute format('select jsonb_agg(jsonb_build_array(''detected'', format(''at %%s, of %%s'', l.detected_at, (
+    execute format('select to_jsonb(array_agg(jsonb_build_array(''detected'', format(''at %%s, of %%s'',
+            l.detected_at, (
             select string_agg(coalesce(''event '' || (p ->> ''event_id'') || '' ('' || (p ->> ''as'') || '')'',
                 ''a tick at '' || (p ->> ''tick'')), '', '' order by o)
-            from jsonb_array_elements(l.constituents) with ordinality x(p, o)))))
+            from jsonb_array_elements(l.constituents) with ordinality x(p, o))))))
         from %s l where l.event_id = $1', (explain_detection.event_type).log)
     using explain_detection.event_id into v_steps;
     return coalesce(v_steps, '[]');

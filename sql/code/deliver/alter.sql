@@ -11,7 +11,7 @@ as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'name');
 begin
-    return (select coalesce(jsonb_agg(t.name order by t.name), '[]')
+    return (select coalesce(to_jsonb(array_agg(t.name order by t.name)), '[]')
         from pgps_internal.member m join pgps_internal.event_type t using (type_id)
             where m.subscription_id = v_subscription.subscription_id);
 end

@@ -19,7 +19,7 @@ begin
             v_prefix := ltrim(rtrim(v_given, '"*'), '"');
         end if;
         return jsonb_build_object('pattern', true, 'event_type', v_prefix || '*', 'types', (
-            select coalesce(jsonb_agg(t.name order by t.name), '[]') from pgps_internal.event_type t
+            select coalesce(to_jsonb(array_agg(t.name order by t.name)), '[]') from pgps_internal.event_type t
             where starts_with(t.name, v_prefix) and has_table_privilege(caller, t.endpoint, 'select')
                 -- What somebody is changing or dropping is joined later (late_types.sql).
                 and pgps_internal.try_lock(t.endpoint, 'access share') and pgps_internal.try_lock(t.log, 'access share')

@@ -19,9 +19,9 @@ begin
             hint = 'Without a limit: select name, failed from pgps.subscriptions where failed > 0';
     end if;
     return coalesce((
-        select jsonb_agg(jsonb_build_object('subscription', x.name, 'event_type', x.event_type, 'state', x.state,
-            'failed', x.failed, 'retrying', x.retrying, 'is_limited', greatest(x.failed, x.retrying) > v_most,
-            'last_error', x.last_error) order by x.name)
+        select to_jsonb(array_agg(jsonb_build_object('subscription', x.name, 'event_type', x.event_type, 'state',
+            x.state, 'failed', x.failed, 'retrying', x.retrying, 'is_limited', greatest(x.failed, x.retrying) > v_most,
+            'last_error', x.last_error) order by x.name))
         from (
             select s.name, s.event_type, s.state, s.last_error, f.failed, f.retrying
             from pgps_internal.subscription s

@@ -39,7 +39,7 @@ as $$
                 where $8 and $4 is null %6$s
             ) x where true %1$s order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc limit $9
         )
-        select jsonb_agg(to_jsonb(x) order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc)
+        select to_jsonb(array_agg(x order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc))
         from (select * from (table failed union all table gaps union all table refused) x
             order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc limit $9) x
     $sql$

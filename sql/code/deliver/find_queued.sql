@@ -56,11 +56,11 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (page_of_queue.queue).type_id;
     case (page_of_queue.queue).kind
         when 'in' then
-            select jsonb_agg(to_jsonb(x) order by x.place), array_agg(distinct x.event_id) into page, ids
+            select to_jsonb(array_agg(x order by x.place)), array_agg(distinct x.event_id) into page, ids
             from (select p.* from pgps_internal.page_of_in(v_type, v_batch, v_event, most)
                 with ordinality p(batch, event_id, place)) x;
         when 'out' then
-            select jsonb_agg(to_jsonb(x) order by x.place), array_agg(distinct x.event_id) into page, ids
+            select to_jsonb(array_agg(x order by x.place)), array_agg(distinct x.event_id) into page, ids
             from (
                 select p.batch, p.event_id, p.subscription, b.created_at as at,
                     coalesce(f.attempts, h.attempts, r.is_received::integer) as attempts,
@@ -76,7 +76,7 @@ begin
                     from pgps_internal.position_of(p.subscription_id) n) r
             ) x;
         else
-            select jsonb_agg(to_jsonb(x) order by x.place), array_agg(distinct x.event_id) into page, ids
+            select to_jsonb(array_agg(x order by x.place)), array_agg(distinct x.event_id) into page, ids
             from (select p.*, p.failed_at as at from pgps_internal.page_of_exceptions(v_type, page_of_queue.caller,
                 v_event, v_subscription, most) with ordinality
                 p(event_id, subscription, failed_at, attempts, state, sqlstate, error, place)) x;
@@ -121,7 +121,7 @@ begin
         select * into v_page from pgps_internal.page_of_queue(v_queue, caller, v_place, v_each);
         exit when v_page.page is null;
         v_visible := pgps_internal.visible_ids(v_type, caller::regrole, v_page.ids);
-        v_all := v_all || coalesce((select jsonb_agg(r order by place)
+        v_all := v_all || coalesce((select to_jsonb(array_agg(r order by place))
             from jsonb_array_elements(v_page.page) with ordinality u(r, place)
             where (r ->> 'event_id')::bigint = any (v_visible)), '[]');
         exit when jsonb_array_length(v_page.page) < v_each or jsonb_array_length(v_all) >= v_rows;

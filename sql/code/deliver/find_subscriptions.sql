@@ -15,7 +15,7 @@ begin
             hint = 'Ask for the next page with the last name of this one as after.';
     end if;
     return coalesce((
-        select jsonb_agg(x.name order by x.name)
+        select to_jsonb(array_agg(x.name order by x.name))
         from (
             select s.name from pgps_internal.subscription s
             where s.name > coalesce(args ->> 'after', '') and not s.is_hidden

@@ -196,7 +196,7 @@ begin
         v_from := greatest(v_least, v_upto - v_span + 1);
         v_event := case when v_upto = page_of_out.before_batch then page_of_out.before_event end;
         foreach v_few in array case when v_is_many then array[4 * v_left + 100, null] else array[null::integer] end loop
-            select jsonb_agg(to_jsonb(w) order by w.place) into v_found
+            select to_jsonb(array_agg(w order by w.place)) into v_found
             from pgps_internal.window_of_out(page_of_out.event_type, v_from, v_upto, v_event,
                 page_of_out.before_subscription, v_left, v_few)
                 with ordinality w(batch, event_id, subscription_id, subscription, place);

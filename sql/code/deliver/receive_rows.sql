@@ -362,7 +362,7 @@ begin
         union all
         select o.subscription_id, o.acked from other o
     )
-    select jsonb_agg(a.acked order by n.place) into v_acked
+    select to_jsonb(array_agg(a.acked order by n.place)) into v_acked
     from generate_subscripts(v_subscriptions, 1) n(place)
         join acked a on a.subscription_id = (v_subscriptions[n.place]).subscription_id;
     return v_acked;

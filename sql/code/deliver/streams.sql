@@ -195,7 +195,7 @@ begin
         end if;
     end if;
     return jsonb_build_object('batch', v_batch, 'event', v_event, 'events', v_events,
-        'retried', (select coalesce(jsonb_agg(t.event_id order by t.event_id), '[]') from unnest(v_due) t));
+        'retried', (select coalesce(to_jsonb(array_agg(t.event_id order by t.event_id)), '[]') from unnest(v_due) t));
 end
 $$;
 comment on function pgps_internal.do_end_of_stream(name, jsonb) is 'See pgps.end_of_stream';
@@ -244,9 +244,9 @@ begin
         select 0, f.type_id, range_agg(int8range(f.event_id, f.event_id, '[]'))
         from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = any (v_retried) group by f.type_id
     )
-    select coalesce(jsonb_agg(jsonb_build_object('batch', p.batch_id, 'event_type', t.name,
+    select coalesce(to_jsonb(array_agg(jsonb_build_object('batch', p.batch_id, 'event_type', t.name,
         'ids', case when t.has_policy then pgps_internal.visible(t, v_subscription.owner, p.ids) else p.ids end::text)
-            order by p.batch_id, t.name), '[]')
+            order by p.batch_id, t.name)), '[]')
     into v_slices
     from p join pgps_internal.event_type t using (type_id) where not isempty(p.ids);
     return v_slices;

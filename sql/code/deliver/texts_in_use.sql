@@ -27,7 +27,7 @@ declare
     v_questions jsonb;
 begin
     if pgps_internal.client_parser() is not null then
-        select jsonb_agg(to_jsonb(u)) into v_questions
+        select to_jsonb(array_agg(u)) into v_questions
         from (select * from pgps_internal.texts_in_use(require_parsed.type_id) u
             where pgps_internal.find_parsed(u.function, u.arguments) is null limit 1000) u;
         if v_questions is not null then

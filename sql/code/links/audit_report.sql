@@ -86,7 +86,7 @@ as $$
 begin
     perform pgps_internal.require_worker(caller, 'read the audit');
     return (
-        select coalesce(jsonb_agg(to_jsonb(r) - '{is_compared,finding}'::text[] || jsonb_build_object(
+        select coalesce(to_jsonb(array_agg(to_jsonb(r) - '{is_compared,finding}'::text[] || jsonb_build_object(
             'digest_equal', case when r.is_compared then r.finding is null end,
             'verdict', case when r.finding is not null then 'differs' when not r.is_compared then 'not yet compared'
                 else 'complete' end,
@@ -101,7 +101,7 @@ begin
                     r.neighbour, r.neighbour)
                 else format('What "%s" published did not come as it was (%s): see pgps.audit_findings, and '
                     'pgps.audit() at each broker on the way.', r.origin, r.finding) end)
-            order by r.finding is null, r.origin, r.event_type, r.kind, r.neighbour), '[]')
+            order by r.finding is null, r.origin, r.event_type, r.kind, r.neighbour)), '[]')
         from pgps_internal.audit_rows() r);
 end
 $$;

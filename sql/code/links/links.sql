@@ -229,8 +229,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_worker(caller, 'serve links');
-    return (select coalesce(jsonb_agg(jsonb_build_object('name', l.name, 'conninfo', l.conninfo, 'state', l.state,
-            'draining', coalesce(n.is_draining, l.is_dropped)) order by l.name), '[]')
+    return (select coalesce(to_jsonb(array_agg(jsonb_build_object('name', l.name, 'conninfo', l.conninfo, 'state',
+            l.state, 'draining', coalesce(n.is_draining, l.is_dropped)) order by l.name)), '[]')
         from pgps_internal.link l left join pgps_internal.neighbour n using (link_id) where l.enabled);
 end
 $$;

@@ -118,7 +118,7 @@ declare
     v_new int8multirange;
     v_tallies pgps_internal.tally[] := '{}';
 begin
-    select coalesce(jsonb_agg(s.value), '[]') into v_slices from jsonb_array_elements(admit_rewound.slices) s
+    select coalesce(to_jsonb(array_agg(s.value)), '[]') into v_slices from jsonb_array_elements(admit_rewound.slices) s
     where s.value -> 'lseq' = admit_rewound.item -> 'lseq';
     select coalesce(range_agg(r), '{}') into v_ids
     from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange) r;

@@ -27,8 +27,8 @@ begin
         'as n, min(g.lo) as lo, max(g.hi) as hi
                 from (select t.lseq, t.xid, count(*) as n, min(t.event_id) as lo, max(t.event_id) as hi from sent t '
                     'group by t.lseq, t.xid) g group by g.lseq)
-        select case when bool_and(o.xids = 1 and c.n = 1) then jsonb_agg(jsonb_build_object(''lseq'', o.lseq, ''n'', '
-            'o.n) || c.part order by o.lseq) end
+        select case when bool_and(o.xids = 1 and c.n = 1) then to_jsonb(array_agg(jsonb_build_object(''lseq'', o.lseq, '
+            '''n'', o.n) || c.part order by o.lseq)) end
         from one o cross join lateral (select count(*) as n, (array_agg(pgps_internal.part_of(c)))[1] as part from '
             'pgps_internal.control c
             where c.xid = o.xid and c.type_id = $4 and c.hi >= o.lo and c.lo <= o.hi) c', v_sent)
@@ -47,8 +47,8 @@ begin
         ),
         grouped as (select i.lseq, min(i.place) as lo, count(*) as n, (array_agg(i.control))[1] as control from '
             'islands i group by i.lseq, i.hi, i.island)
-        select jsonb_agg(jsonb_build_object(''lseq'', g.lseq, ''n'', g.n) || pgps_internal.part_of(g.control) order '
-            'by g.lseq, g.lo) from grouped g', v_sent,
+        select to_jsonb(array_agg(jsonb_build_object(''lseq'', g.lseq, ''n'', g.n) || pgps_internal.part_of(g.control) '
+            'order by g.lseq, g.lo)) from grouped g', v_sent,
         pgps_internal.statement_of('c as control', '$4', 't.event_id', 't.xid'))
     using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
     return coalesce(v_runs, '[]');
@@ -68,7 +68,7 @@ begin
     -- read. Which transactions are in a batch: see pgps_internal.waiting.
     return (
         select case when bool_and(c.n = 1)
-            then jsonb_agg(jsonb_build_object('lseq', o.lseq, 'n', o.n) || c.part order by o.lseq) end
+            then to_jsonb(array_agg(jsonb_build_object('lseq', o.lseq, 'n', o.n) || c.part order by o.lseq)) end
         from (select o.lseq, o.batch_id, lower(s.ids) as lo, upper(s.ids) - 1 as hi, pgps_internal.count_ids(s.ids) as n
             from pgps_internal.shipment o, unnest(o.slices) s
             where o.neighbour_id = plain_runs.neighbour_id and o.lseq > plain_runs.after and o.lseq <= plain_runs.upto
@@ -113,10 +113,11 @@ as $$
 begin
     -- Rows come in the order of the runs, so each run has the next n ids.
     return (
-        select coalesce(jsonb_agg(x.run || jsonb_build_object('lo', x.lo, 'hi', x.hi, 'type_id', runs_with_ids.type_id,
+        select coalesce(to_jsonb(array_agg(x.run || jsonb_build_object('lo', x.lo, 'hi', x.hi,
+            'type_id', runs_with_ids.type_id,
             'ids', case when x.hi - x.lo + 1 = x.n then int8multirange(int8range(x.lo, x.hi, '[]'))
                 else (select range_agg(int8range(u, u, '[]'))
-                    from unnest(runs_with_ids.ids[x.before + 1 : x.before + x.n]) u) end)), '[]')
+                    from unnest(runs_with_ids.ids[x.before + 1 : x.before + x.n]) u) end))), '[]')
         from (
             select r.run, r.n, r.before, case when runs_with_ids.ids is null then runs_with_ids.lo + r.before
                 else runs_with_ids.ids[r.before + 1] end as lo,

@@ -169,7 +169,7 @@ begin
     end if;
     select s.items, s.events into v_rows, v_events
     from pgps_internal.shipments_after(v_neighbour.neighbour_id, v_after, (args ->> 'max_events')::integer) s;
-    select jsonb_agg(pgps_internal.item(h, v_neighbour) order by h.lseq) into v_items from unnest(v_rows) h;
+    select to_jsonb(array_agg(pgps_internal.item(h, v_neighbour) order by h.lseq)) into v_items from unnest(v_rows) h;
     v_upto := v_rows[cardinality(v_rows)].lseq;
     if v_upto is null or v_events = 0 then
         v_types := '[]';
@@ -262,9 +262,9 @@ begin
     -- Binary forms of types that are not built in may hold object ids, which mean nothing elsewhere: these travel as
     -- text.
     return (
-        select coalesce(jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
-            'as_text', a.atttypid >= 16384)
-            order by a.attname), '[]')
+        select coalesce(to_jsonb(array_agg(jsonb_build_object('name', a.attname,
+            'type', format_type(a.atttypid, a.atttypmod), 'as_text', a.atttypid >= 16384)
+            order by a.attname)), '[]')
         from pg_attribute a
         where a.attrelid = wire_columns.endpoint and a.attnum > 0 and not a.attisdropped
             and a.attname not in ('_producer', '_producer_seq'));

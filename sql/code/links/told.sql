@@ -11,8 +11,8 @@ begin
     return (select jsonb_build_object('made', (definition_of.event_type).type_id, 'visibility',
         (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
         'persistent', (definition_of.event_type).persistent, 'handler', (definition_of.event_type).handler,
-        'attributes', (select coalesce(jsonb_agg(jsonb_build_object('name', a.name, 'type', a.type) order by a.place),
-            '[]')
+        'attributes', (select coalesce(
+            to_jsonb(array_agg(jsonb_build_object('name', a.name, 'type', a.type) order by a.place)), '[]')
             from pgps_internal.attributes_of((definition_of.event_type).endpoint) with ordinality a(name, type,
                 not_null, default_value, place))));
 end
@@ -183,10 +183,10 @@ begin
     perform pgps_internal.go_live(refresh.neighbour);
     select array_agg((v_id, s.kind, s.key, s.value)::pgps_internal.told) into v_known
         from pgps_internal.should_know(refresh.neighbour, v_interests) s;
-    select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value',
-        coalesce(s.value, t.value),
+    select to_jsonb(array_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key),
+        'value', coalesce(s.value, t.value),
         'message', case when s.kind is not null then s.kind else case t.kind when 'ad' then 'unad' when 'sub'
-            then 'unsub' when 'part' then 'unpart' else 'detach' end end))
+            then 'unsub' when 'part' then 'unpart' else 'detach' end end)))
     into v_news
     from unnest(v_known) s
     full join (select * from pgps_internal.told t where t.neighbour_id = v_id) t on t.kind = s.kind and t.key = s.key

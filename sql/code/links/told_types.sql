@@ -115,7 +115,7 @@ begin
         jsonb_build_object('name', quote_ident(v_name), 'visibility', 'deferred',
         'reliability', coalesce(adopt_type.body ->> 'reliability', 'guaranteed'), 'persistent',
             coalesce((adopt_type.body ->> 'persistent')::boolean, true),
-        'attributes', (select coalesce(jsonb_agg(a -> 'name' order by n), '[]')
+        'attributes', (select coalesce(to_jsonb(array_agg(a -> 'name' order by n)), '[]')
             from jsonb_array_elements(adopt_type.body -> 'attributes') with ordinality u(a, n)),
         'auditable', false, 'handler', coalesce(adopt_type.body ->> 'handler', 'all')));
     execute format('grant insert, select on pgps_event.%I to %s', v_name, (adopt_type.neighbour).role);

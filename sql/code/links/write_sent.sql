@@ -23,10 +23,10 @@ begin
                     from stated s
                 )
                 select case when b.bytes <= {few_bytes}
-                        then (select jsonb_agg(i.pgps_row order by i.lseq, i.event_id) from islands i) end as found,
-                    b.bytes,
-                    (select jsonb_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n) || pgps_internal.part_of(g.control)
-                        order by g.lseq, g.event_id)
+                        then (select to_jsonb(array_agg(i.pgps_row order by i.lseq, i.event_id))
+                            from islands i) end as found, b.bytes,
+                    (select to_jsonb(array_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n)
+                        || pgps_internal.part_of(g.control) order by g.lseq, g.event_id))
                         from (select i.lseq, min(i.event_id) as event_id, count(*) as n,
                             (array_agg(i.control))[1] as control
                             from islands i group by i.lseq, i.hi, i.island) g) as runs

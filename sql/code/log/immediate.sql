@@ -338,7 +338,7 @@ set search_path = pg_catalog, pg_temp set datestyle = 'ISO, '
     'YMD' set intervalstyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 as $$
 declare
-    v_events jsonb := (select jsonb_agg(to_jsonb(pgps_row)) from staged pgps_row);
+    v_events jsonb := (select to_jsonb(array_agg(pgps_row)) from staged pgps_row);
 begin
     if v_events is not null then
         perform pgps_internal.do_publish_immediately(current_setting('pgps.publisher')::name,

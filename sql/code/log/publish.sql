@@ -263,7 +263,7 @@ create or replace function pgps._numbered(payload jsonb, first bigint, numbers b
 language sql immutable
 begin atomic
     select case when cardinality(numbers) = jsonb_array_length(payload) then payload
-        else (select jsonb_agg(e.object order by e.place)
+        else (select to_jsonb(array_agg(e.object order by e.place))
             from jsonb_array_elements(payload) with ordinality e(object, place)
             where first + e.place - 1 = any (numbers)) end;
 end;

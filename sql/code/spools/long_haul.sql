@@ -75,9 +75,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_worker(caller, 'serve networks');
-    return (select coalesce(jsonb_agg(jsonb_build_object('contact', c.contact_id, 'network', n.name, 'conninfo',
-            c.conninfo, 'username', n.username, 'passfile', n.passfile, 'channel', 'pgps_spool_' || s.spool_id)
-            order by n.name, c.place), '[]')
+    return (select coalesce(to_jsonb(array_agg(jsonb_build_object('contact', c.contact_id, 'network', n.name,
+            'conninfo', c.conninfo, 'username', n.username, 'passfile', n.passfile,
+            'channel', 'pgps_spool_' || s.spool_id) order by n.name, c.place)), '[]')
         from pgps_internal.network_contact c join pgps_internal.network n using (network_id)
         join pgps_internal.spool s using (network_id));
 end
@@ -128,9 +128,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- As many as fit into 4 MB, one at least.
-    execute 'select max(o.seqn), jsonb_agg(o.message || jsonb_build_object(''entry'', o.entry, ''keys'', o.keys,
-            ''keywords'', o.keywords, ''expires'', o.expires, ''sender'', o.sender, ''spooler'', o.spooler,
-            ''spooled_at'', o.spooled_at) order by o.seqn)
+    execute 'select max(o.seqn), to_jsonb(array_agg(o.message || jsonb_build_object(''entry'', o.entry, ''keys'',
+            o.keys, ''keywords'', o.keywords, ''expires'', o.expires, ''sender'', o.sender, ''spooler'', o.spooler,
+            ''spooled_at'', o.spooled_at) order by o.seqn))
         from (select m.*, sum(m.bytes) over (order by m.seqn) - m.bytes as before
             from (select m.* ' || pgps_internal.live_text(read_outbox.spool, '{}', true,
                 ' order by m.seqn limit $5') || ') m) o

@@ -308,9 +308,9 @@ begin
     return (with network as materialized (
             select n, pgps_internal.outbox_of(caller, addressed.name, n) as outbox
             from unnest(addressed.networks) n order by n)
-        select jsonb_agg(case when n.outbox is null then e else e || jsonb_build_object('outbox', n.outbox,
+        select to_jsonb(array_agg(case when n.outbox is null then e else e || jsonb_build_object('outbox', n.outbox,
                 'message', jsonb_build_object('spool', pgps_internal.fold(addressed.name), 'message', e -> 'message'))
-            end order by place)
+            end order by place))
         from jsonb_array_elements(addressed.items) with ordinality m(e, place)
         left join network n on n.n = e ->> 'network');
 end

@@ -347,7 +347,7 @@ begin
     if not exists (select from pgps_internal.subscription s where s.name = 'pgps_uow') then
         return case when v_ended > 0 or exists (select from pgps_internal.serving s) then v_ended end;
     end if;
-    select jsonb_agg(to_jsonb(e) order by e.place) into v_events
+    select to_jsonb(array_agg(e order by e.place)) into v_events
     from (select e.publisher, e.origin, e.payload, e.place
         from pgps.take('pgps_uow', relay_units.max_events) with ordinality
             e(event_id, event_type, payload, published_at, publisher, xid, origin, attempt, place)) e;

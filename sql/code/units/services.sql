@@ -245,7 +245,7 @@ as $$
 declare
     v_speaker pgps_internal.speaker := pgps_internal.speaker_of(caller, args);
 begin
-    return (select jsonb_agg('pgps_uow_' || q.queue_id order by q.queue_id) from (
+    return (select to_jsonb(array_agg('pgps_uow_' || q.queue_id order by q.queue_id)) from (
         select pgps_internal.queue_of(v_speaker.participant_id) as queue_id
         union
         select pgps_internal.queue_of(s.service_id) from pgps_internal.serving s

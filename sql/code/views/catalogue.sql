@@ -3,9 +3,8 @@
 
 create or replace view pgps.event_types with (security_barrier) as
 select t.name, pg_get_userbyid(t.owner) as owner,
-    (select jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null',
-        a.attnotnull,
-            'default', pg_get_expr(d.adbin, d.adrelid)) order by a.attnum)
+    (select to_jsonb(array_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+            'not_null', a.attnotnull, 'default', pg_get_expr(d.adbin, d.adrelid)) order by a.attnum))
         from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
         where a.attrelid = t.endpoint and a.attnum > 0 and not a.attisdropped
             and a.attname not in ('_producer', '_producer_seq')) as attributes,

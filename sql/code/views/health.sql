@@ -31,14 +31,14 @@ as $$
 begin
     perform pgps_internal.require_worker(caller, 'examine the server');
     return jsonb_build_object(
-        'disks', (select coalesce(jsonb_agg(to_jsonb(d)), '[]') from pgps_internal.disks() d),
-        'lost', (select coalesce(jsonb_agg(jsonb_build_object('event_type', l.name, 'events', l.events,
-            'guaranteed', l.reliability = 'guaranteed') order by l.name), '[]')
+        'disks', (select coalesce(to_jsonb(array_agg(d)), '[]') from pgps_internal.disks() d),
+        'lost', (select coalesce(to_jsonb(array_agg(jsonb_build_object('event_type', l.name, 'events', l.events,
+            'guaranteed', l.reliability = 'guaranteed') order by l.name)), '[]')
             from (select t.name, t.reliability, pgps_internal.lost_events(t) as events
                 from pgps_internal.event_type t join pg_class c on c.oid = t.log
                 where exists (select from pg_inherits i join pg_class s on s.oid = i.inhrelid
                     where i.inhparent = c.oid and s.relpersistence = 'u')) l where l.events > 0),
-        'blocked', (select coalesce(jsonb_agg(to_jsonb(b) order by b.seconds desc), '[]') from (
+        'blocked', (select coalesce(to_jsonb(array_agg(b order by b.seconds desc)), '[]') from (
             select w.pid, h.pid as holder, h.usename as role, h.application_name, c.oid::regclass::text as relation,
                 extract(epoch from clock_timestamp() - w.state_change)::float8 as seconds
             from pg_stat_activity w

@@ -122,8 +122,8 @@ async def end_stuck(connection: Connection) -> list[str]:
 async def read_links(connection: Connection) -> list[LinkLook]:
     """Return how each link of this broker is, as everybody sees it."""
     query: LiteralString = """
-        select coalesce(jsonb_agg(jsonb_build_array(l.name, l.state, l.last_error, l.hint, l.lag_events, l.lag_seconds,
-            l.refused, l.gaps)), '[]')
+        select coalesce(to_jsonb(array_agg(jsonb_build_array(l.name, l.state, l.last_error, l.hint, l.lag_events,
+            l.lag_seconds, l.refused, l.gaps))), '[]')
         from pgps.links l where l.defined_here
         """
     return [LinkLook(*figures) for figures in await _value(connection, query)]
