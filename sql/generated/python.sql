@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'd9bff554ca741407', $python$
+('attribute_list', 'cd8ab9e2ca7ec0c1', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'd9bff554ca741407', $python$
+('callback_text', 'cd8ab9e2ca7ec0c1', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'd9bff554ca741407', $python$
+('calling', 'cd8ab9e2ca7ec0c1', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'd9bff554ca741407', $python$
+('composite.absence', 'cd8ab9e2ca7ec0c1', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', 'd9bff554ca741407', $python$
+('composite.codetime', 'cd8ab9e2ca7ec0c1', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -495,7 +495,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', 'd9bff554ca741407', $python$
+('composite.contexts', 'cd8ab9e2ca7ec0c1', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -656,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'd9bff554ca741407', $python$
+('composite.coupled', 'cd8ab9e2ca7ec0c1', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -844,7 +844,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'd9bff554ca741407', $python$
+('composite.definition', 'cd8ab9e2ca7ec0c1', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1079,7 +1079,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'd9bff554ca741407', $python$
+('composite.described', 'cd8ab9e2ca7ec0c1', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1232,7 +1232,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'd9bff554ca741407', $python$
+('composite.detector', 'cd8ab9e2ca7ec0c1', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1628,7 +1628,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'd9bff554ca741407', $python$
+('composite.entry', 'cd8ab9e2ca7ec0c1', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1646,7 +1646,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'd9bff554ca741407', $python$
+('composite.event_time', 'cd8ab9e2ca7ec0c1', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1750,7 +1750,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'd9bff554ca741407', $python$
+('composite.gathering', 'cd8ab9e2ca7ec0c1', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -2042,7 +2042,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'd9bff554ca741407', $python$
+('composite.graph', 'cd8ab9e2ca7ec0c1', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2284,7 +2284,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'd9bff554ca741407', $python$
+('composite.keys', 'cd8ab9e2ca7ec0c1', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2360,7 +2360,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'd9bff554ca741407', $python$
+('composite.keystate', 'cd8ab9e2ca7ec0c1', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2503,7 +2503,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'd9bff554ca741407', $python$
+('composite.limits', 'cd8ab9e2ca7ec0c1', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2543,7 +2543,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', 'd9bff554ca741407', $python$
+('composite.matching', 'cd8ab9e2ca7ec0c1', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2613,7 +2613,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'd9bff554ca741407', $python$
+('composite.memo', 'cd8ab9e2ca7ec0c1', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2684,7 +2684,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'd9bff554ca741407', $python$
+('composite.occurrences', 'cd8ab9e2ca7ec0c1', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2773,7 +2773,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'd9bff554ca741407', $python$
+('composite.pairing', 'cd8ab9e2ca7ec0c1', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2857,7 +2857,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'd9bff554ca741407', $python$
+('composite.parser', 'cd8ab9e2ca7ec0c1', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3195,7 +3195,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'd9bff554ca741407', $python$
+('composite.parts', 'cd8ab9e2ca7ec0c1', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3339,7 +3339,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'd9bff554ca741407', $python$
+('composite.points', 'cd8ab9e2ca7ec0c1', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3463,7 +3463,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'd9bff554ca741407', $python$
+('composite.queries', 'cd8ab9e2ca7ec0c1', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3802,9 +3802,9 @@ def statement_of(job: dict[str, Any], ids: list[int]) -> Statement:
 
 def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
-    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")
 $python$),
-('composite.rows', 'd9bff554ca741407', $python$
+('composite.rows', 'cd8ab9e2ca7ec0c1', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3893,7 +3893,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'd9bff554ca741407', $python$
+('composite.sequence', 'cd8ab9e2ca7ec0c1', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -4005,7 +4005,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'd9bff554ca741407', $python$
+('composite.server', 'cd8ab9e2ca7ec0c1', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4330,7 +4330,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
     return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', 'd9bff554ca741407', $python$
+('composite.stepping', 'cd8ab9e2ca7ec0c1', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4597,7 +4597,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'd9bff554ca741407', $python$
+('composite.storing', 'cd8ab9e2ca7ec0c1', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4697,7 +4697,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'd9bff554ca741407', $python$
+('composite.subjects', 'cd8ab9e2ca7ec0c1', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4921,7 +4921,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'd9bff554ca741407', $python$
+('composite.syntax', 'cd8ab9e2ca7ec0c1', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5026,7 +5026,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'd9bff554ca741407', $python$
+('composite.takeover', 'cd8ab9e2ca7ec0c1', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5109,7 +5109,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'd9bff554ca741407', $python$
+('composite.texts', 'cd8ab9e2ca7ec0c1', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5243,7 +5243,7 @@ def names_in(tokens: list[Token], names: Mapping[str, str], what: str) -> tuple[
     found: set[str] = set()
     query = any(token.word("select") for token in tokens)
     for i, token in enumerate(tokens):
-        if token.kind not in ("ident", "quoted") or (i and tokens[i - 1].symbol(".")):
+        if token.kind not in ("ident", "quoted") or is_no_column(tokens, i):
             continue
         after = tokens[i + 1] if i + 1 < len(tokens) else None
         if after is not None and after.symbol("("):
@@ -5255,6 +5255,15 @@ def names_in(tokens: list[Token], names: Mapping[str, str], what: str) -> tuple[
         elif qualifies and (bound == "never" or not query):
             raise unbound_name(token, bound, what, names)
     return tuple(sorted(found))
+
+
+def is_no_column(tokens: list[Token], at: int) -> bool:
+    """Tell whether a name belongs to what stands before it: a dot, or the place of a type, collation or operator."""
+    before = tokens[at - 1] if at else None
+    if before is None:
+        return False
+    opens = at > 1 and before.symbol("(") and tokens[at - 2].word("operator")
+    return opens or before.symbol(".", "::") or before.word("as", "collate")
 
 
 def calls(tokens: list[Token], at: int) -> bool:
@@ -5305,14 +5314,14 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
             token._replace(kind="quoted", value=new(token.value), text="")
             if token.kind in ("ident", "quoted")
             and token.value in condition.names
-            and not (i and tokens[i - 1].symbol("."))
+            and not is_no_column(tokens, i)
             and not (i + 1 < len(tokens) and tokens[i + 1].symbol("("))
             else token
             for i, token in enumerate(tokens)
         ]
     )
 $python$),
-('composite.times', 'd9bff554ca741407', $python$
+('composite.times', 'cd8ab9e2ca7ec0c1', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5514,7 +5523,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'd9bff554ca741407', $python$
+('composite.told', 'cd8ab9e2ca7ec0c1', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5593,7 +5602,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'd9bff554ca741407', $python$
+('composite.trial', 'cd8ab9e2ca7ec0c1', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5824,7 +5833,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'd9bff554ca741407', $python$
+('composite.windows', 'cd8ab9e2ca7ec0c1', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6040,7 +6049,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'd9bff554ca741407', $python$
+('composite.wire', 'cd8ab9e2ca7ec0c1', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6111,7 +6120,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'd9bff554ca741407', $python$
+('filter_literals', 'cd8ab9e2ca7ec0c1', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6197,7 +6206,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'd9bff554ca741407', $python$
+('filter_names', 'cd8ab9e2ca7ec0c1', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6311,7 +6320,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'd9bff554ca741407', $python$
+('filter_text', 'cd8ab9e2ca7ec0c1', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6578,7 +6587,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'd9bff554ca741407', $python$
+('in_select', 'cd8ab9e2ca7ec0c1', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6678,7 +6687,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'd9bff554ca741407', $python$
+('keywords', 'cd8ab9e2ca7ec0c1', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6750,7 +6759,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'd9bff554ca741407', $python$
+('lexer', 'cd8ab9e2ca7ec0c1', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7096,7 +7105,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'd9bff554ca741407', $python$
+('safe_filter', 'cd8ab9e2ca7ec0c1', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7397,7 +7406,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'd9bff554ca741407', $python$
+('statement_composite', 'cd8ab9e2ca7ec0c1', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7492,7 +7501,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'd9bff554ca741407', $python$
+('statement_reader', 'cd8ab9e2ca7ec0c1', $python$
 """Read a statement word by word."""
 
 import re
@@ -7710,7 +7719,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'd9bff554ca741407', $python$
+('statement_text', 'cd8ab9e2ca7ec0c1', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7988,7 +7997,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'd9bff554ca741407', $python$
+('token_lists', 'cd8ab9e2ca7ec0c1', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8222,7 +8231,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'd9bff554ca741407', $python$
+('whole_row', 'cd8ab9e2ca7ec0c1', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8327,7 +8336,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "d9bff554ca741407"
+digest = "cd8ab9e2ca7ec0c1"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8434,7 +8443,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "d9bff554ca741407"
+digest = "cd8ab9e2ca7ec0c1"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8534,7 +8543,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "d9bff554ca741407"
+digest = "cd8ab9e2ca7ec0c1"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8624,7 +8633,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "d9bff554ca741407"
+digest = "cd8ab9e2ca7ec0c1"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8716,7 +8725,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "d9bff554ca741407"
+digest = "cd8ab9e2ca7ec0c1"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8833,7 +8842,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "d9bff554ca741407"
+digest = "cd8ab9e2ca7ec0c1"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8926,7 +8935,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "d9bff554ca741407"
+digest = "cd8ab9e2ca7ec0c1"
 # Each behind those that it imports.
 names = [
     "lexer",

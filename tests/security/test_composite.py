@@ -70,6 +70,32 @@ def test_a_composite_event_that_raises_as_the_server_does_stops_nobody(
     assert column(mallory.admin, "select detected from pgps.composite_events where name = %s", [theirs]) == [2]
 
 
+# What makes the server itself say that of a transaction or a file, or that it has found something odd.
+SERVER_SPEAKS = {
+    "25001": "execute 'discard all';",
+    "25006": "set transaction_read_only = on; perform nextval('pgps_seldom');",
+    "58P01": "load '$libdir/plugins/there_is_none';",
+    "XX000": "perform pg_describe_object(1, 1, 0);",
+}
+
+
+@pytest.mark.parametrize("place", ["filter", "attributes"])
+@pytest.mark.parametrize("sqlstate", SERVER_SPEAKS)
+def test_a_composite_event_for_which_the_server_raises_stops_nobody(
+    mallory: Mallory, place: str, sqlstate: str
+) -> None:
+    kind, theirs = quoted(mallory.event_type), f"{mallory.event_type}_o"
+    rows(mallory.connection, f"create sequence {mallory.schema}.pgps_seldom")
+    body = SERVER_SPEAKS[sqlstate].replace("pgps_seldom", f"{mallory.schema}.pgps_seldom")
+    with refused(sqlstate):
+        rows(mallory.connection, f"do $body$ begin {body} end $body$")
+    call(mallory.admin, "create_composite_event", theirs, f"{kind} a ; {kind} b")
+    detect(mallory, f"{mallory.event_type}_c", place, body)
+    publish(mallory.admin, mallory.event_type, 3)
+    assert value(mallory.admin, "select pgps.dispatch()") >= 1
+    assert column(mallory.admin, "select detected from pgps.composite_events where name = %s", [theirs]) == [2]
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_search_path_that_a_composite_event_sets_leads_nobody(mallory: Mallory, place: str) -> None:
     mallory.shadow()

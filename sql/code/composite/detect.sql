@@ -188,8 +188,9 @@ begin
         if v_runs_code then
             perform pgps_internal.forget_prepared(v_prepared);
         end if;
-        -- Errors that are not those of a definition: a conflict, no resources, a shutdown.
-        if left(v_state, 2) in ('25', '40', '53', '57', '58') then
+        -- Errors that are not those of a definition: a conflict, no resources, a shutdown. A file that is not there
+        -- may be what a function asked for that a filter or an attribute calls.
+        if left(v_state, 2) in ('40', '53', '57') or left(v_state, 2) = '58' and not v_runs_code then
             raise;
         end if;
     end;

@@ -336,4 +336,4 @@ def statement_of(job: dict[str, Any], ids: list[int]) -> Statement:
 
 def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
-    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")

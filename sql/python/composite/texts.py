@@ -131,7 +131,7 @@ def names_in(tokens: list[Token], names: Mapping[str, str], what: str) -> tuple[
     found: set[str] = set()
     query = any(token.word("select") for token in tokens)
     for i, token in enumerate(tokens):
-        if token.kind not in ("ident", "quoted") or (i and tokens[i - 1].symbol(".")):
+        if token.kind not in ("ident", "quoted") or is_no_column(tokens, i):
             continue
         after = tokens[i + 1] if i + 1 < len(tokens) else None
         if after is not None and after.symbol("("):
@@ -143,6 +143,15 @@ def names_in(tokens: list[Token], names: Mapping[str, str], what: str) -> tuple[
         elif qualifies and (bound == "never" or not query):
             raise unbound_name(token, bound, what, names)
     return tuple(sorted(found))
+
+
+def is_no_column(tokens: list[Token], at: int) -> bool:
+    """Tell whether a name belongs to what stands before it: a dot, or the place of a type, collation or operator."""
+    before = tokens[at - 1] if at else None
+    if before is None:
+        return False
+    opens = at > 1 and before.symbol("(") and tokens[at - 2].word("operator")
+    return opens or before.symbol(".", "::") or before.word("as", "collate")
 
 
 def calls(tokens: list[Token], at: int) -> bool:
@@ -193,7 +202,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
             token._replace(kind="quoted", value=new(token.value), text="")
             if token.kind in ("ident", "quoted")
             and token.value in condition.names
-            and not (i and tokens[i - 1].symbol("."))
+            and not is_no_column(tokens, i)
             and not (i + 1 < len(tokens) and tokens[i + 1].symbol("("))
             else token
             for i, token in enumerate(tokens)

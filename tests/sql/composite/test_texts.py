@@ -58,3 +58,13 @@ def test_an_attribute_of_a_composite_event_has_no_reserved_name(broker: psycopg.
     for attribute in ("event_id", '"$1"', '"$12"'):
         with refused("42939", f'"{attribute.strip(chr(34))}"', "choose another"):
             create(broker, "quote a ; news b", attributes=f"{attribute} text = a.symbol")
+
+
+def test_a_text_may_say_of_which_schema_a_type_an_operator_and_a_collation_are(broker: psycopg.Connection) -> None:
+    rows(broker, 'create schema a; create domain a.cents as numeric; create collation a.plain from "C"')
+    filter_ = "b.kind collate a.plain operator(pg_catalog.>) 'a' and cast(a.price as a.cents) > 1::pg_catalog.int4"
+    create(broker, "quote a ; news b", filter=filter_, attributes="cents numeric = (a.price * 100)::a.cents")
+    rows(broker, "insert into pgps_event.quote (symbol, price) values ('A', 2)")
+    rows(broker, "insert into pgps_event.news values ('A', 'good')")
+    rows(broker, "select pgps.dispatch()")
+    assert rows(broker, "select cents from pgps_queue.it_in") == [(200,)]

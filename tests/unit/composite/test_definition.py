@@ -33,6 +33,20 @@ def test_a_definition_has_its_parts_in_one_normal_form() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x.n::a_schema.t = b.n::x.t",
+        "cast(x.n as a_schema.t) = b.n",
+        "x.n operator(a_schema.=) b.n",
+        "x.n > b.n collate a_schema.c",
+    ],
+)
+def test_a_schema_before_a_type_an_operator_or_a_collation_is_no_alias(text: str) -> None:
+    found = define("pair", "a x ; b", filter=text, attributes=f"n integer = {text}")
+    assert [one.names for one in found.conditions] == [one.names for one in found.attributes] == [("b", "x")]
+
+
 def test_names_stand_for_sets_where_several_events_are_taken_together() -> None:
     def aliases(expression: str, context: str = "recent") -> dict[str, tuple[bool, str]]:
         return {one.name: (one.many, one.bound) for one in define("x", expression, context=context, max_open=9).aliases}
