@@ -258,6 +258,7 @@
 \ir code/spools/groups.sql
 \ir code/spools/replay.sql
 \ir code/spools/hand_out.sql
+\ir code/spools/large_messages.sql
 \ir code/spools/acknowledge.sql
 \ir code/spools/arrived.sql
 \ir code/spools/long_haul.sql

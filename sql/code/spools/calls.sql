@@ -264,10 +264,11 @@ end
 $$;
 comment on function pgps.receive_spooled(text, text, integer, bigint) is
 'What a member of a process group gets next, in order: in_replay messages if it replays, a marker (entry null, seqn 0,
-message {"replay": "ended"}), then what is new. Where a full spool has dropped messages there is a row with entry null,
-seqn the number of the last of them, and the message {"gap": [first number, last number]}. Repeats all until
-pgps.ack_spooled. Listen to the channel in pgps.spools to be told. Locks the member''s client until the transaction ends
-when there is something. Errors: 42704, 42501, 55000 not a member in this session, 22023, 08003, 25001.';
+message {"replay": "ended"}), then what is new; at most max_messages, and 128 MB of them or one message. Where a full
+spool has dropped messages there is a row with entry null, seqn the number of the last of them, and the message {"gap":
+[first number, last number]}. Repeats all until pgps.ack_spooled. Listen to the channel in pgps.spools to be told. Locks
+the member''s client until the transaction ends when there is something. Errors: 42704, 42501, 55000 not a member in
+this session, 22023, 08003, 25001.';
 
 create or replace function pgps.ack_spooled(name text, member text, id bigint, session bigint = null) returns bigint
 language sql

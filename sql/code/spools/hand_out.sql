@@ -118,8 +118,8 @@ declare
 begin
     open v_portal scroll for
         select (gap_part.gap).last_seqn as seqn, null::integer, jsonb_build_object('gap',
-                jsonb_build_array((gap_part.gap).first_seqn, (gap_part.gap).last_seqn)), null::jsonb, null::text[],
-            null::name, null::name, (gap_part.gap).noted_at, gap_part.phase = 'r',
+                jsonb_build_array((gap_part.gap).first_seqn, (gap_part.gap).last_seqn)) as message, null::jsonb,
+            null::text[] as keywords, null::name, null::name, (gap_part.gap).noted_at, gap_part.phase = 'r',
             case gap_part.phase when 'r' then - (gap_part.gap).gap_id else (gap_part.gap).gap_id end as id;
     return pgps_internal.opened_part(gap_part.phase, v_portal);
 end
@@ -136,8 +136,8 @@ declare
     v_portal refcursor;
 begin
     open v_portal scroll for
-        select 0::bigint as seqn, null::integer, '{"replay": "ended"}'::jsonb, null::jsonb, null::text[], null::name,
-            null::name, r.replayed_at, false, r.replay_id as id
+        select 0::bigint as seqn, null::integer, '{"replay": "ended"}'::jsonb as message, null::jsonb,
+            null::text[] as keywords, null::name, null::name, r.replayed_at, false, r.replay_id as id
         from pgps_internal.spool_replay r where r.replay_id = (marker_part.mark).replay_id;
     return pgps_internal.opened_part('m', v_portal);
 end
@@ -332,7 +332,7 @@ begin
             pgps_internal.next_replay(v_spool.spool_id, v_mark)));
     end if;
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
-    v_parts := pgps_internal.next_parts(v_spool, v_member, v_mark, v_state, v_max);
+    v_parts := pgps_internal.parts_that_fit(v_spool, v_member, v_mark, v_state, v_max);
     if v_parts <> '{}' then
         perform pgps_internal.note_handed_out(v_spool, v_state, v_mark, v_parts);
     end if;
