@@ -15,6 +15,18 @@ $$;
 comment on function pgps_internal.is_marked(bigint) is
 'True when a request was cancelled by its client or an administrator';
 
+create or replace function pgps_internal.end_attempt(request_no bigint) returns void
+language plpgsql
+as $$
+begin
+    perform from pgps_internal.request_attempt a
+    where a.request_no = end_attempt.request_no and a.holder = pgps_internal.holder() for update;
+end
+$$;
+comment on function pgps_internal.end_attempt(bigint) is
+'Called behind a request, in its transaction: who is about to cancel this session for its sake does it now, or not any
+more. So a cancellation meets no later request';
+
 create or replace function pgps_internal.do_cancel_request(caller name, args jsonb) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -60,10 +72,12 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
 declare
+    v_running pgps_internal.request_attempt[];
     v_cancelled bigint;
 begin
     -- Only the first waiting request of a client can be running. A cancelled one that nobody executes is answered when
-    -- its turn comes.
+    -- its turn comes. Whoever executes one comes to its end through the row of his attempt (end_attempt): while that is
+    -- locked here, his session executes this request and no other.
     with marked as materialized (
         select w.request_no, w.client_id from pgps_internal.waiting_requests() w
             where pgps_internal.is_marked(w.request_no)
@@ -71,24 +85,29 @@ begin
     free as materialized (
         select t.client_id from pgps_internal.client_turn t
             where t.client_id in (select m.client_id from marked m) for update skip locked
-    ),
-    holder as materialized (
-        select s.pid, (select min(k.started_at) from pgps_internal.request_attempt k
-            where k.request_no = m.request_no and k.holder = '') as marked_at
-        from marked m
-        join pgps_internal.request_attempt a on a.request_no = m.request_no
-        join pg_stat_get_activity(null) s on a.holder = format('%s@%s', s.pid, extract(epoch from s.backend_start))
-        where m.client_id not in (select f.client_id from free f)
     )
+    select array_agg(r.a) into v_running
+    from (
+        select a from marked m join pgps_internal.request_attempt a on a.request_no = m.request_no
+        where a.holder <> '' and m.client_id not in (select f.client_id from free f) for update of a skip locked
+    ) r;
+    if v_running is null then
+        return 0;
+    end if;
+    perform pg_stat_clear_snapshot();
     -- Code that catches its cancellation, and goes on, has its session ended.
-    select count(*) into v_cancelled from holder h
-    where case when h.marked_at < pgps_internal.clock() - interval '5 seconds' then pg_terminate_backend(h.pid)
-        else pg_cancel_backend(h.pid) end;
+    select count(*) into v_cancelled
+    from unnest(v_running) r
+    join pg_stat_get_activity(null) s on r.holder = format('%s@%s', s.pid, extract(epoch from s.backend_start))
+    where not exists (select from pgps_internal.reply p where p.request_no = r.request_no)
+        and case when (select min(k.started_at) from pgps_internal.request_attempt k
+                where k.request_no = r.request_no and k.holder = '') < pgps_internal.clock() - interval '5 seconds'
+            then pg_terminate_backend(s.pid) else pg_cancel_backend(s.pid) end;
     return v_cancelled;
 end
 $$;
 comment on function pgps.cancel_running_requests() is
-'Cancels the sessions that execute a cancelled request, and ends those that still do 5 s after it was cancelled; returns
+'Cancels the sessions that execute a cancelled request, and no other one, and ends those that still do 5 s after it was cancelled; returns
 how many. The worker calls it when it is notified of requests, and once in each poll. Needs pgps_worker or pgps_admin.';
 
 revoke all on function pgps.cancel_running_requests() from public;

@@ -317,7 +317,6 @@ begin
     end if;
     begin
         perform pgps_internal.execute_request(v_request);
-        return 'done';
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_detail = pg_exception_detail,
         v_hint = pg_exception_hint,
@@ -327,6 +326,10 @@ begin
             raise;
         end if;
     end;
+    perform pgps_internal.end_attempt(run_request.request_no);
+    if v_state is null then
+        return 'done';
+    end if;
     perform pgps_internal.note_reply(v_request, 'failed', null, null, v_state, v_error, v_detail, v_hint);
     return 'failed';
 end
