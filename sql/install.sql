@@ -37,6 +37,7 @@
 \ir schema/0033_dense.sql
 \ir schema/0034_slow.sql
 \ir schema/0035_unread.sql
+\ir schema/0036_named.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -177,6 +178,7 @@
 \ir code/links/identity.sql
 \ir code/links/resume.sql
 \ir code/links/neighbours.sql
+\ir code/links/link_limits.sql
 \ir code/links/link_filters.sql
 \ir code/links/interests.sql
 \ir code/links/routes.sql

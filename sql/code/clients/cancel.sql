@@ -107,8 +107,9 @@ begin
 end
 $$;
 comment on function pgps.cancel_running_requests() is
-'Cancels the sessions that execute a cancelled request, and no other one, and ends those that still do 5 s after it was cancelled; returns
-how many. The worker calls it when it is notified of requests, and once in each poll. Needs pgps_worker or pgps_admin.';
+'Cancels the sessions that execute a cancelled request, while they execute that one, and ends those that still do 5 s
+after it was cancelled; returns how many. The worker calls it when it is notified of requests, and once in each poll.
+Needs pgps_worker or pgps_admin.';
 
 revoke all on function pgps.cancel_running_requests() from public;
 grant execute on function pgps.cancel_request(text, bigint, bigint) to public;

@@ -48,7 +48,10 @@ $$;
 comment on function pgps_internal.self_origin() is
 'This broker in its present epoch as an origin; null before the first link';
 
-create or replace function pgps_internal.find_origin(broker_id uuid, epoch integer, name text) returns integer
+drop function if exists pgps_internal.find_origin(uuid, integer, text);
+create or replace function pgps_internal.find_origin(
+    broker_id uuid, epoch integer, name text, neighbour pgps_internal.neighbour
+) returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -58,8 +61,9 @@ begin
     select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id
         and o.epoch = find_origin.epoch;
     if v_origin is null then
-        insert into pgps_internal.origin (broker_id, epoch, name)
-            values (find_origin.broker_id, find_origin.epoch, find_origin.name)
+        perform pgps_internal.check_origins((find_origin.neighbour).role);
+        insert into pgps_internal.origin (broker_id, epoch, name, named_by)
+            values (find_origin.broker_id, find_origin.epoch, find_origin.name, (find_origin.neighbour).role)
         on conflict do nothing;
         select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id
             and o.epoch = find_origin.epoch;
@@ -76,8 +80,9 @@ begin
     return v_origin;
 end
 $$;
-comment on function pgps_internal.find_origin(uuid, integer, text) is
-'The id of an origin at this broker, assigned when it is first heard of';
+comment on function pgps_internal.find_origin(uuid, integer, text, pgps_internal.neighbour) is
+'The id of an origin at this broker, assigned when a neighbour names it first. Errors: 54000 those of its role have
+named too many.';
 
 create or replace function pgps_internal.require_link_role(caller name, action text) returns void
 language plpgsql stable

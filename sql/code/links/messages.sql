@@ -50,6 +50,7 @@ as $$
 declare
     v_me pgps_internal.broker := pgps_internal.me();
     v_path uuid[] := array(select jsonb_array_elements_text(hear_ad.body -> 'path')::uuid);
+    v_types text[] := array(select distinct t from jsonb_array_elements_text(hear_ad.body -> 'types') t order by t);
     v_origin integer;
 begin
     if (hear_ad.neighbour).direction = 'out' then
@@ -64,13 +65,14 @@ begin
         using errcode = '22023', hint = 'It is damaged, or not what it says: drop the link, or mend that broker.';
     end if;
     v_origin := pgps_internal.find_origin((hear_ad.body ->> 'broker')::uuid, (hear_ad.body ->> 'epoch')::integer,
-        hear_ad.body ->> 'name');
+        hear_ad.body ->> 'name', hear_ad.neighbour);
     if v_me.broker_id = any (v_path) or (hear_ad.body ->> 'broker')::uuid = v_me.broker_id
         and (hear_ad.body ->> 'epoch')::integer >= v_me.epoch then
         delete from pgps_internal.offer f where f.neighbour_id = (hear_ad.neighbour).neighbour_id
             and f.origin_id = v_origin;
         return;
     end if;
+    perform pgps_internal.check_advertised(hear_ad.neighbour, v_origin, cardinality(v_types));
     -- A new offer may give filters a path to this origin that they lacked, and they have to come into force.
     -- How an origin is called that is a neighbour, too, it says itself: subscribers go by the name.
     update pgps_internal.origin o set is_settled = false, name = case
@@ -80,8 +82,7 @@ begin
     where o.origin_id = v_origin;
     insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining, is_open)
     values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
-        array(select jsonb_array_elements_text(hear_ad.body -> 'types')),
-            coalesce((hear_ad.body ->> 'is_draining')::boolean, false),
+        v_types, coalesce((hear_ad.body ->> 'is_draining')::boolean, false),
         coalesce((hear_ad.body ->> 'is_open')::boolean, false))
     on conflict on constraint offer_pkey do update
     set path = excluded.path, cost = excluded.cost, types = excluded.types, is_draining = excluded.is_draining,
@@ -239,7 +240,8 @@ begin
     -- complete.
     insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, missing, low)
     values ((hear_attach.neighbour).neighbour_id,
-        pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?'),
+        pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?',
+            hear_attach.neighbour),
         (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
         array(select w.key from pgps_internal.wanted w where w.neighbour_id = (hear_attach.neighbour).neighbour_id
             and w.gone_batch is null

@@ -175,9 +175,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_neighbour pgps_internal.neighbour := pgps_internal.make_neighbour(enter_neighbour.peer, enter_neighbour.role,
-        (enter_neighbour.link).link_id, coalesce((enter_neighbour.link).direction, 'both'));
+    v_neighbour pgps_internal.neighbour;
 begin
+    if (enter_neighbour.link).link_id is null then
+        perform pgps_internal.check_neighbours(enter_neighbour.role);
+    end if;
+    v_neighbour := pgps_internal.make_neighbour(enter_neighbour.peer, enter_neighbour.role,
+        (enter_neighbour.link).link_id, coalesce((enter_neighbour.link).direction, 'both'));
     update pgps_internal.neighbour n set is_draining = true,
         is_dropped_here = coalesce((enter_neighbour.before).is_dropped_here, false)
             or coalesce((enter_neighbour.link).is_dropped, false)
@@ -309,7 +313,8 @@ says there. duty: send, receive, or look (only whether it may). link: the link''
 needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker. Returns neighbour, name,
 taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on); only gone
 (true) when peer says draining and this broker has dropped the link already. Errors: 42501, 22023 the broker itself,
-42710 a second link to it, 55000 restored or cloned, 0A000 another protocol.';
+42710 a second link to it, 54000 more brokers under one role than link_neighbours, 55000 restored or cloned, 0A000
+another protocol.';
 
 create or replace function pgps_internal.do_link_refused(caller name, args jsonb) returns void
 language plpgsql

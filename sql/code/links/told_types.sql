@@ -31,6 +31,7 @@ declare
     v_before jsonb := (select f.definition from pgps_internal.foreign_type f
         where f.neighbour_id = (hear_type.neighbour).neighbour_id and f.name = hear_type.body ->> 'name');
 begin
+    perform pgps_internal.check_described(hear_type.neighbour, v_name);
     select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
     if not found and pgps_internal.setting('link_create_types')::boolean then
         begin
