@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'cd8ab9e2ca7ec0c1', $python$
+('attribute_list', 'c8c416b0be84e0ed', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'cd8ab9e2ca7ec0c1', $python$
+('callback_text', 'c8c416b0be84e0ed', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'cd8ab9e2ca7ec0c1', $python$
+('calling', 'c8c416b0be84e0ed', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'cd8ab9e2ca7ec0c1', $python$
+('composite.absence', 'c8c416b0be84e0ed', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', 'cd8ab9e2ca7ec0c1', $python$
+('composite.codetime', 'c8c416b0be84e0ed', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -495,7 +495,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', 'cd8ab9e2ca7ec0c1', $python$
+('composite.contexts', 'c8c416b0be84e0ed', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -656,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'cd8ab9e2ca7ec0c1', $python$
+('composite.coupled', 'c8c416b0be84e0ed', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -844,7 +844,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'cd8ab9e2ca7ec0c1', $python$
+('composite.definition', 'c8c416b0be84e0ed', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1079,7 +1079,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'cd8ab9e2ca7ec0c1', $python$
+('composite.described', 'c8c416b0be84e0ed', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1232,7 +1232,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'cd8ab9e2ca7ec0c1', $python$
+('composite.detector', 'c8c416b0be84e0ed', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1628,7 +1628,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'cd8ab9e2ca7ec0c1', $python$
+('composite.entry', 'c8c416b0be84e0ed', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1646,7 +1646,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'cd8ab9e2ca7ec0c1', $python$
+('composite.event_time', 'c8c416b0be84e0ed', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1750,7 +1750,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'cd8ab9e2ca7ec0c1', $python$
+('composite.gathering', 'c8c416b0be84e0ed', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1760,7 +1760,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple, Optional
 
-from composite.keys import key_of
+from composite.keys import key_of, key_of_text
 from composite.points import Event, point_of
 from composite.queries import STATEMENTS, Queries
 
@@ -1768,6 +1768,7 @@ EVENT_BITS = 48  # of a position; above them is the number of the batch
 KEYS_KEPT, KEY_LENGTH = 100_000, 100  # so they take 50 MB at most
 READINGS_KEPT = 2000
 NEAR, RUN = 4, 16
+PORTION = 1024
 
 # Where a composite event begins and ends, as points; one from elsewhere has only the time of its end.
 Span = Optional[tuple[int, Optional[int], Optional[int]]]
@@ -1909,26 +1910,51 @@ def read_events(
     lows = [low for low, _ in ranges]
     if ranges:
         ids = [one for one in ids if not covered(ranges, lows, one)]
-    raw: list[list[str]] = [[] for _ in columns]
+    raw: list[list[Any]] = [[] for _ in columns]
+    single: set[int] = set()  # keys that are one text
     plan = queries.plan(query, ["bigint[]", "bigint[]", "bigint[]"])
-    for row in plan.execute([lows, [high for _, high in ranges], ids]):
+    portions = portions_of(ranges)
+    for row in plan.execute([[low for low, _ in portions], [high for _, high in portions], ids]):
         events.ids += row["ids"]
         events.xids += row["xids"]
         events.payloads += row["payloads"]
         for number in range(len(columns)):
-            raw[number] += row[f"key_{number}"]
+            name = f"text_{number}"
+            if name in row:
+                single.add(number)
+            raw[number] += row[name] if name in row else row[f"key_{number}"]
         if "event_times" in row:
             events.event_times += row["event_times"]
         if "start_times" in row:
             bounds = (row[name] for name in ("start_points", "end_points", "start_times", "end_times"))
             events.spans += map(span_of, *bounds)
-    known: dict[str, str] = memory.setdefault("keys", {})
-    if len(known) > KEYS_KEPT:
-        known.clear()
-    for names, texts in zip(columns, raw):
-        fresh = {text: key_of(json.loads(text, parse_float=Decimal)) for text in set(texts).difference(known)}
-        events.keys[names] = [fresh[text] if text in fresh else known[text] for text in texts]
-        known.update((text, key) for text, key in fresh.items() if len(text) <= KEY_LENGTH)
+    if events.ids != sorted(events.ids):
+        put_in_order(events, raw)
+    for names, texts, number in zip(columns, raw, range(len(columns))):
+        events.keys[names] = keys_of(memory, texts, is_text=number in single)
+
+
+def put_in_order(events: Events, raw: list[list[Any]]) -> None:
+    """Sort what was read by the ids of the events."""
+    ids = events.ids
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    for column in (events.xids, events.payloads, events.event_times, events.spans, *raw, ids):
+        if column:
+            column[:] = [column[i] for i in order]  # type: ignore[index]
+
+
+def keys_of(memory: dict[str, Any], texts: list[Any], *, is_text: bool) -> list[str]:
+    """Return the keys that events have, each made once: of one text or of the text of an array."""
+    kept: tuple[dict[Any, str], dict[Any, str]] = memory.setdefault("keys", ({}, {}))
+    if len(kept[0]) + len(kept[1]) > KEYS_KEPT:
+        kept[0].clear()
+        kept[1].clear()
+    known = kept[is_text]
+    long: dict[Any, str] = {}
+    for text in set(texts).difference(known):
+        key = key_of_text(text) if is_text else key_of(json.loads(text, parse_float=Decimal))
+        (known if text is None or len(text) <= KEY_LENGTH else long)[text] = key
+    return [long[text] if text in long else known[text] for text in texts] if long else [known[text] for text in texts]
 
 
 def span_of(start: Optional[str], end: Optional[str], start_time: Optional[int], end_time: Optional[int]) -> Span:
@@ -1951,6 +1977,11 @@ def runs_of(ids: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
                 ranges.append((ids[begin], ids[end - 1] + 1))
             begin = end
     return ranges, rest
+
+
+def portions_of(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges of ids in portions: what is read of one is an array, whose size is limited."""
+    return [(at, min(at + PORTION, high)) for low, high in ranges for at in range(low, high, PORTION)]
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -2042,7 +2073,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'cd8ab9e2ca7ec0c1', $python$
+('composite.graph', 'c8c416b0be84e0ed', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2284,7 +2315,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'cd8ab9e2ca7ec0c1', $python$
+('composite.keys', 'c8c416b0be84e0ed', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2293,7 +2324,8 @@ import re
 import zlib
 from bisect import bisect_left
 from decimal import Decimal
-from typing import Any
+from json.encoder import encode_basestring as quoted
+from typing import Any, Optional
 
 Ranges = list[tuple[int, int]]  # from, up to and without
 
@@ -2306,6 +2338,11 @@ def key_of(values: list[Any]) -> str:
     text = "[" + ",".join(write_value(value) for value in values) + "]"
     data = text.encode()
     return text if len(data) <= KEY_BYTES else "#" + hashlib.sha256(data).hexdigest()
+
+
+def key_of_text(text: Optional[str]) -> str:
+    """Return the same of one text, or null."""
+    return key_of([text]) if text is None or len(text) > KEY_BYTES // 8 else f"[{quoted(text)}]"
 
 
 def share_of(key: Any, shares: int) -> int:
@@ -2360,7 +2397,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'cd8ab9e2ca7ec0c1', $python$
+('composite.keystate', 'c8c416b0be84e0ed', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2503,7 +2540,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'cd8ab9e2ca7ec0c1', $python$
+('composite.limits', 'c8c416b0be84e0ed', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2543,7 +2580,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', 'cd8ab9e2ca7ec0c1', $python$
+('composite.matching', 'c8c416b0be84e0ed', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2613,7 +2650,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'cd8ab9e2ca7ec0c1', $python$
+('composite.memo', 'c8c416b0be84e0ed', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2684,7 +2721,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'cd8ab9e2ca7ec0c1', $python$
+('composite.occurrences', 'c8c416b0be84e0ed', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2773,7 +2810,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'cd8ab9e2ca7ec0c1', $python$
+('composite.pairing', 'c8c416b0be84e0ed', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2857,7 +2894,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'cd8ab9e2ca7ec0c1', $python$
+('composite.parser', 'c8c416b0be84e0ed', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3195,7 +3232,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'cd8ab9e2ca7ec0c1', $python$
+('composite.parts', 'c8c416b0be84e0ed', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3339,7 +3376,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'cd8ab9e2ca7ec0c1', $python$
+('composite.points', 'c8c416b0be84e0ed', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3463,7 +3500,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'cd8ab9e2ca7ec0c1', $python$
+('composite.queries', 'c8c416b0be84e0ed', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3804,7 +3841,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")
 $python$),
-('composite.rows', 'cd8ab9e2ca7ec0c1', $python$
+('composite.rows', 'c8c416b0be84e0ed', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3893,7 +3930,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'cd8ab9e2ca7ec0c1', $python$
+('composite.sequence', 'c8c416b0be84e0ed', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -4005,7 +4042,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'cd8ab9e2ca7ec0c1', $python$
+('composite.server', 'c8c416b0be84e0ed', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4330,7 +4367,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
     return [*times, starts, ends, parts]
 $python$),
-('composite.stepping', 'cd8ab9e2ca7ec0c1', $python$
+('composite.stepping', 'c8c416b0be84e0ed', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4597,7 +4634,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'cd8ab9e2ca7ec0c1', $python$
+('composite.storing', 'c8c416b0be84e0ed', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4697,7 +4734,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'cd8ab9e2ca7ec0c1', $python$
+('composite.subjects', 'c8c416b0be84e0ed', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4921,7 +4958,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'cd8ab9e2ca7ec0c1', $python$
+('composite.syntax', 'c8c416b0be84e0ed', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5026,7 +5063,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'cd8ab9e2ca7ec0c1', $python$
+('composite.takeover', 'c8c416b0be84e0ed', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5109,7 +5146,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'cd8ab9e2ca7ec0c1', $python$
+('composite.texts', 'c8c416b0be84e0ed', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5321,7 +5358,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'cd8ab9e2ca7ec0c1', $python$
+('composite.times', 'c8c416b0be84e0ed', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5523,7 +5560,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'cd8ab9e2ca7ec0c1', $python$
+('composite.told', 'c8c416b0be84e0ed', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5602,7 +5639,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'cd8ab9e2ca7ec0c1', $python$
+('composite.trial', 'c8c416b0be84e0ed', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5833,7 +5870,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'cd8ab9e2ca7ec0c1', $python$
+('composite.windows', 'c8c416b0be84e0ed', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6049,7 +6086,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'cd8ab9e2ca7ec0c1', $python$
+('composite.wire', 'c8c416b0be84e0ed', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6120,7 +6157,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'cd8ab9e2ca7ec0c1', $python$
+('filter_literals', 'c8c416b0be84e0ed', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6206,7 +6243,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'cd8ab9e2ca7ec0c1', $python$
+('filter_names', 'c8c416b0be84e0ed', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6320,7 +6357,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'cd8ab9e2ca7ec0c1', $python$
+('filter_text', 'c8c416b0be84e0ed', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6587,7 +6624,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'cd8ab9e2ca7ec0c1', $python$
+('in_select', 'c8c416b0be84e0ed', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6687,7 +6724,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'cd8ab9e2ca7ec0c1', $python$
+('keywords', 'c8c416b0be84e0ed', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6759,7 +6796,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'cd8ab9e2ca7ec0c1', $python$
+('lexer', 'c8c416b0be84e0ed', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7105,7 +7142,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'cd8ab9e2ca7ec0c1', $python$
+('safe_filter', 'c8c416b0be84e0ed', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7406,7 +7443,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'cd8ab9e2ca7ec0c1', $python$
+('statement_composite', 'c8c416b0be84e0ed', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7501,7 +7538,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'cd8ab9e2ca7ec0c1', $python$
+('statement_reader', 'c8c416b0be84e0ed', $python$
 """Read a statement word by word."""
 
 import re
@@ -7719,7 +7756,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'cd8ab9e2ca7ec0c1', $python$
+('statement_text', 'c8c416b0be84e0ed', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -7997,7 +8034,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'cd8ab9e2ca7ec0c1', $python$
+('token_lists', 'c8c416b0be84e0ed', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8231,7 +8268,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'cd8ab9e2ca7ec0c1', $python$
+('whole_row', 'c8c416b0be84e0ed', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8336,7 +8373,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "cd8ab9e2ca7ec0c1"
+digest = "c8c416b0be84e0ed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8443,7 +8480,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "cd8ab9e2ca7ec0c1"
+digest = "c8c416b0be84e0ed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8543,7 +8580,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "cd8ab9e2ca7ec0c1"
+digest = "c8c416b0be84e0ed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8633,7 +8670,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "cd8ab9e2ca7ec0c1"
+digest = "c8c416b0be84e0ed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8725,7 +8762,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "cd8ab9e2ca7ec0c1"
+digest = "c8c416b0be84e0ed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8842,7 +8879,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "cd8ab9e2ca7ec0c1"
+digest = "c8c416b0be84e0ed"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8935,7 +8972,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "cd8ab9e2ca7ec0c1"
+digest = "c8c416b0be84e0ed"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -116,48 +116,74 @@ comment on function pgps_internal.read_hits(pgps_internal.event_type) is
 skip; the same for all types none of whose leaves asks for a moment. Takes arrays of composite events, leaves, after
 which and up to which batch, and for which subject of the step';
 
-create or replace function pgps_internal.read_events(event_type pgps_internal.event_type, keys jsonb) returns text
+create or replace function pgps_internal.key_columns(event_type pgps_internal.event_type, keys jsonb)
+returns table (name text, value text)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    -- Nested loops by force: a merge join would read the log from its beginning. In portions, since an array has a
-    -- limited size.
-    return (select format($query$
-            select array_agg(e.event_id) as ids, array_agg(e.xid) as xids, array_agg(e.payload) as payloads%3$s%4$s%5$s
+    -- A single text stands for itself: making JSON of it and reading that takes as long as reading the event.
+    return query select format('%s_%s', case when k.is_text then 'text' else 'key' end, k.n - 1),
+        format(case when k.is_text then '%s::text' else 'json_build_array(%s)::text' end, k.names)
+    from (
+        select x.n, string_agg(format('l.%I', y.name), ', ' order by y.n) as names,
+            count(*) = 1 and coalesce(bool_and(a.atttypid in ('text'::regtype, 'varchar'::regtype)), false) as is_text
+        from jsonb_array_elements(key_columns.keys) with ordinality x(k, n)
+        cross join lateral jsonb_array_elements_text(x.k) with ordinality y(name, n)
+        left join pg_attribute a on a.attrelid = (key_columns.event_type).endpoint and a.attname = y.name
+        group by x.n) k
+    order by k.n;
+end
+$$;
+comment on function pgps_internal.key_columns(pgps_internal.event_type, jsonb) is
+'How the keys of an event are read, l being its row of the log: columns text_N of one text each, and key_N, the text of
+an array, N being the place in keys, from 0 on';
+
+create or replace function pgps_internal.read_events(event_type pgps_internal.event_type, keys jsonb) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_lists text := 'array_agg(e.event_id) as ids, array_agg(e.xid) as xids, array_agg(e.payload) as payloads'
+        || coalesce((select string_agg(format(', array_agg(e.%1$s) as %1$s', k.name), '')
+            from pgps_internal.key_columns(read_events.event_type, read_events.keys) k), '')
+        || case when exists (select from pgps_internal.time_attribute a
+                where a.type_id = (read_events.event_type).type_id)
+            then ', array_agg(e.event_time) as event_times' else '' end
+        || case when pgps_internal.is_interval((read_events.event_type).endpoint)
+            then ', array_agg(e.start_time) as start_times, array_agg(e.end_time) as end_times, '
+                'array_agg(e.start_at::text) as start_points, array_agg(e.end_at::text) as end_points' else '' end;
+    v_columns text := 'l.event_id, l.xid::text::bigint as xid, ' || pgps_internal.event_columns(read_events.event_type)
+        || coalesce((select string_agg(format(', %s as %s', k.value, k.name), '')
+            from pgps_internal.key_columns(read_events.event_type, read_events.keys) k), '');
+begin
+    -- Each range by itself, along the index: all of them would be sorted. Nested loops by force: a merge join would
+    -- read the log from its beginning. In portions, since an array has a limited size.
+    return format($query$
+        select p.*
+        from unnest($1, $2) r(low, high)
+        cross join lateral (
+            select %1$s
             from (
-                select l.event_id, l.xid::text::bigint as xid, %1$s
-                from (
-                    select l.* from unnest($1, $2) r(low, high)
-                    cross join lateral (select l.* from %2$s l where l.event_id >= r.low and l.event_id < r.high
-                        offset 0) l
-                    union all
-                    select l.* from unnest($3) r(event_id)
-                    cross join lateral (select l.* from %2$s l where l.event_id = r.event_id
-                        and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.event_id) offset 0) l) l
-                order by l.event_id) e
-            group by e.event_id / 1024 order by e.event_id / 1024$query$,
-            pgps_internal.event_columns(read_events.event_type) || coalesce((
-                select string_agg(format(', json_build_array(%s)::text as key_%s', (
-                    select string_agg(format('l.%I', c), ', ' order by n)
-                    from jsonb_array_elements_text(k) with ordinality y(c, n)), o - 1), '' order by o)
-                from jsonb_array_elements(read_events.keys) with ordinality x(k, o)), ''),
-            (read_events.event_type).log,
-            coalesce((select string_agg(format(', array_agg(e.key_%1$s) as key_%1$s', o - 1), '' order by o)
-                from jsonb_array_elements(read_events.keys) with ordinality x(k, o)), ''),
-            case when exists (select from pgps_internal.time_attribute a
-                    where a.type_id = (read_events.event_type).type_id)
-                then ', array_agg(e.event_time) as event_times' else '' end,
-            case when pgps_internal.is_interval((read_events.event_type).endpoint)
-                then ', array_agg(e.start_time) as start_times, array_agg(e.end_time) as end_times, '
-                    'array_agg(e.start_at::text) as start_points, array_agg(e.end_at::text) as end_points'
-                else '' end));
+                select %2$s
+                from (select l.* from %3$s l where l.event_id >= r.low and l.event_id < r.high order by l.event_id) l) e) p
+        where p.ids is not null
+        union all
+        select %1$s
+        from (
+            select %2$s
+            from unnest($3) r(event_id)
+            cross join lateral (select l.* from %3$s l where l.event_id = r.event_id
+                and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.event_id) offset 0) l
+            order by l.event_id) e
+        group by e.event_id / 1024$query$, v_lists, v_columns, (read_events.event_type).log);
 end
 $$;
 comment on function pgps_internal.read_events(pgps_internal.event_type, jsonb) is
-'The query that reads events of a type as arrays: takes the first and behind the last of ranges of ids, and ids. keys:
-lists of attributes, of which each is read as the text of an array';
+'The query that reads events of a type as arrays, of which each has a portion: takes the first and behind the last of
+ranges of ids, of which each is a portion, and ids. keys: lists of attributes; see pgps_internal.key_columns';
 
 create or replace function pgps_internal.reading_version(event_type pgps_internal.event_type) returns text
 language plpgsql stable

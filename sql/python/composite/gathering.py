@@ -7,7 +7,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple, Optional
 
-from composite.keys import key_of
+from composite.keys import key_of, key_of_text
 from composite.points import Event, point_of
 from composite.queries import STATEMENTS, Queries
 
@@ -15,6 +15,7 @@ EVENT_BITS = 48  # of a position; above them is the number of the batch
 KEYS_KEPT, KEY_LENGTH = 100_000, 100  # so they take 50 MB at most
 READINGS_KEPT = 2000
 NEAR, RUN = 4, 16
+PORTION = 1024
 
 # Where a composite event begins and ends, as points; one from elsewhere has only the time of its end.
 Span = Optional[tuple[int, Optional[int], Optional[int]]]
@@ -156,26 +157,51 @@ def read_events(
     lows = [low for low, _ in ranges]
     if ranges:
         ids = [one for one in ids if not covered(ranges, lows, one)]
-    raw: list[list[str]] = [[] for _ in columns]
+    raw: list[list[Any]] = [[] for _ in columns]
+    single: set[int] = set()  # keys that are one text
     plan = queries.plan(query, ["bigint[]", "bigint[]", "bigint[]"])
-    for row in plan.execute([lows, [high for _, high in ranges], ids]):
+    portions = portions_of(ranges)
+    for row in plan.execute([[low for low, _ in portions], [high for _, high in portions], ids]):
         events.ids += row["ids"]
         events.xids += row["xids"]
         events.payloads += row["payloads"]
         for number in range(len(columns)):
-            raw[number] += row[f"key_{number}"]
+            name = f"text_{number}"
+            if name in row:
+                single.add(number)
+            raw[number] += row[name] if name in row else row[f"key_{number}"]
         if "event_times" in row:
             events.event_times += row["event_times"]
         if "start_times" in row:
             bounds = (row[name] for name in ("start_points", "end_points", "start_times", "end_times"))
             events.spans += map(span_of, *bounds)
-    known: dict[str, str] = memory.setdefault("keys", {})
-    if len(known) > KEYS_KEPT:
-        known.clear()
-    for names, texts in zip(columns, raw):
-        fresh = {text: key_of(json.loads(text, parse_float=Decimal)) for text in set(texts).difference(known)}
-        events.keys[names] = [fresh[text] if text in fresh else known[text] for text in texts]
-        known.update((text, key) for text, key in fresh.items() if len(text) <= KEY_LENGTH)
+    if events.ids != sorted(events.ids):
+        put_in_order(events, raw)
+    for names, texts, number in zip(columns, raw, range(len(columns))):
+        events.keys[names] = keys_of(memory, texts, is_text=number in single)
+
+
+def put_in_order(events: Events, raw: list[list[Any]]) -> None:
+    """Sort what was read by the ids of the events."""
+    ids = events.ids
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    for column in (events.xids, events.payloads, events.event_times, events.spans, *raw, ids):
+        if column:
+            column[:] = [column[i] for i in order]  # type: ignore[index]
+
+
+def keys_of(memory: dict[str, Any], texts: list[Any], *, is_text: bool) -> list[str]:
+    """Return the keys that events have, each made once: of one text or of the text of an array."""
+    kept: tuple[dict[Any, str], dict[Any, str]] = memory.setdefault("keys", ({}, {}))
+    if len(kept[0]) + len(kept[1]) > KEYS_KEPT:
+        kept[0].clear()
+        kept[1].clear()
+    known = kept[is_text]
+    long: dict[Any, str] = {}
+    for text in set(texts).difference(known):
+        key = key_of_text(text) if is_text else key_of(json.loads(text, parse_float=Decimal))
+        (known if text is None or len(text) <= KEY_LENGTH else long)[text] = key
+    return [long[text] if text in long else known[text] for text in texts] if long else [known[text] for text in texts]
 
 
 def span_of(start: Optional[str], end: Optional[str], start_time: Optional[int], end_time: Optional[int]) -> Span:
@@ -198,6 +224,11 @@ def runs_of(ids: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
                 ranges.append((ids[begin], ids[end - 1] + 1))
             begin = end
     return ranges, rest
+
+
+def portions_of(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges of ids in portions: what is read of one is an array, whose size is limited."""
+    return [(at, min(at + PORTION, high)) for low, high in ranges for at in range(low, high, PORTION)]
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

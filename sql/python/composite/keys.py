@@ -6,7 +6,8 @@ import re
 import zlib
 from bisect import bisect_left
 from decimal import Decimal
-from typing import Any
+from json.encoder import encode_basestring as quoted
+from typing import Any, Optional
 
 Ranges = list[tuple[int, int]]  # from, up to and without
 
@@ -19,6 +20,11 @@ def key_of(values: list[Any]) -> str:
     text = "[" + ",".join(write_value(value) for value in values) + "]"
     data = text.encode()
     return text if len(data) <= KEY_BYTES else "#" + hashlib.sha256(data).hexdigest()
+
+
+def key_of_text(text: Optional[str]) -> str:
+    """Return the same of one text, or null."""
+    return key_of([text]) if text is None or len(text) > KEY_BYTES // 8 else f"[{quoted(text)}]"
 
 
 def share_of(key: Any, shares: int) -> int:
