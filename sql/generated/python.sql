@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'c8c416b0be84e0ed', $python$
+('attribute_list', '21496e47bd2283fa', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'c8c416b0be84e0ed', $python$
+('callback_text', '21496e47bd2283fa', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'c8c416b0be84e0ed', $python$
+('calling', '21496e47bd2283fa', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'c8c416b0be84e0ed', $python$
+('composite.absence', '21496e47bd2283fa', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', 'c8c416b0be84e0ed', $python$
+('composite.codetime', '21496e47bd2283fa', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -495,7 +495,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', 'c8c416b0be84e0ed', $python$
+('composite.contexts', '21496e47bd2283fa', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -656,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'c8c416b0be84e0ed', $python$
+('composite.coupled', '21496e47bd2283fa', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -844,7 +844,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'c8c416b0be84e0ed', $python$
+('composite.definition', '21496e47bd2283fa', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1079,7 +1079,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'c8c416b0be84e0ed', $python$
+('composite.described', '21496e47bd2283fa', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1232,7 +1232,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'c8c416b0be84e0ed', $python$
+('composite.detector', '21496e47bd2283fa', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1628,7 +1628,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'c8c416b0be84e0ed', $python$
+('composite.entry', '21496e47bd2283fa', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1646,7 +1646,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'c8c416b0be84e0ed', $python$
+('composite.event_time', '21496e47bd2283fa', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1750,7 +1750,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'c8c416b0be84e0ed', $python$
+('composite.gathering', '21496e47bd2283fa', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -2073,7 +2073,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'c8c416b0be84e0ed', $python$
+('composite.graph', '21496e47bd2283fa', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2315,7 +2315,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'c8c416b0be84e0ed', $python$
+('composite.keys', '21496e47bd2283fa', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2397,7 +2397,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'c8c416b0be84e0ed', $python$
+('composite.keystate', '21496e47bd2283fa', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2540,7 +2540,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'c8c416b0be84e0ed', $python$
+('composite.limits', '21496e47bd2283fa', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2580,7 +2580,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', 'c8c416b0be84e0ed', $python$
+('composite.matching', '21496e47bd2283fa', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2650,7 +2650,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'c8c416b0be84e0ed', $python$
+('composite.memo', '21496e47bd2283fa', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2721,7 +2721,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'c8c416b0be84e0ed', $python$
+('composite.occurrences', '21496e47bd2283fa', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2810,7 +2810,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'c8c416b0be84e0ed', $python$
+('composite.pairing', '21496e47bd2283fa', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2894,7 +2894,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'c8c416b0be84e0ed', $python$
+('composite.parser', '21496e47bd2283fa', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3232,7 +3232,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'c8c416b0be84e0ed', $python$
+('composite.parts', '21496e47bd2283fa', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3376,7 +3376,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'c8c416b0be84e0ed', $python$
+('composite.points', '21496e47bd2283fa', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3500,12 +3500,12 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'c8c416b0be84e0ed', $python$
+('composite.queries', '21496e47bd2283fa', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, Optional
 
@@ -3594,20 +3594,23 @@ select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_int
 # Sets in the select list are cheaper to set up than functions in FROM, and there may be a thousand such statements.
 INSERT = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
-select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends), pgps_internal.moment(i.detected),
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
     i.start_point, i.end_point, i.constituents::jsonb
-from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
+from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
     unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
 # The same, with the attributes that are made of what the last parameter has.
 INSERT_MADE = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents, {names})
-select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends), pgps_internal.moment(i.detected),
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
     i.start_point, i.end_point, i.constituents::jsonb, {values}
-from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
+from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
     unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents,
     unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
+# Common case: nobody else has drawn an id in between.
 EVENT_IDS = """
-select array(select nextval('pgps_internal.event_id_seq') from generate_series(1, $1)) as ids"""
+select min(i.id) as first, max(i.id) as last,
+    case when max(i.id) - min(i.id) + 1 > count(*) then array_agg(i.id) end as ids
+from (select nextval('pgps_internal.event_id_seq') as id from generate_series(1, $1)) i"""
 RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true, $5)"
 DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]"]
 
@@ -3687,31 +3690,32 @@ class Queries:
         (row,) = self.plan(READING, ["integer", "jsonb"]).execute([type_id, keys])
         return row["version"], row["hits"], row["events"]
 
-    def event_ids(self, count: int) -> list[int]:
+    def event_ids(self, count: int) -> Sequence[int]:
         """Return ids for so many events, in ascending order."""
-        found: list[int] = self.plan(EVENT_IDS, ["integer"]).execute([count])[0]["ids"]
-        return found
+        row = self.plan(EVENT_IDS, ["integer"]).execute([count])[0]
+        return row["ids"] or range(row["first"], row["last"] + 1)
 
-    def publish(self, job: dict[str, Any], ids: list[int], columns: list[list[Any]]) -> Statement:
+    def publish(self, job: dict[str, Any], ids: Sequence[int], columns: list[list[Any]]) -> Statement:
         """Publish what was detected of a composite event without attributes; return what is to be recorded.
 
         columns: start, end and detection in microseconds, both bounds as points, constituents.
         """
-        plan = self.plan(INSERT.format(log=job["log"]), ["bigint[]", *DETECTIONS])
-        plan.execute([ids, *columns])
+        parts, values = insertion_of(ids, columns)
+        self.plan(INSERT.format(log=job["log"], **parts), ["bigint[]", *DETECTIONS]).execute(values)
         return statement_of(job, ids)
 
     def publish_made(
-        self, job: dict[str, Any], names: list[str], ids: list[int], columns: list[list[Any]], bound: list[str]
+        self, job: dict[str, Any], names: list[str], ids: Sequence[int], columns: list[list[Any]], bound: list[str]
     ) -> list[Statement]:
         """Publish what was detected of a composite event with attributes of these names; return what is to be recorded.
 
         bound: what the names in the attributes stand for. Where attributes raise, detections are published one by one.
         """
         quoted = [self.db.quote_ident(name) for name in names]
-        values = ", ".join(f"(i.made).{name}" for name in quoted)
+        made = ", ".join(f"(i.made).{name}" for name in quoted)
+        parts, values = insertion_of(ids, columns)
         text = INSERT_MADE.format(
-            log=job["log"], names=", ".join(quoted), values=values, composite_id=job["composite_id"]
+            log=job["log"], names=", ".join(quoted), values=made, composite_id=job["composite_id"], **parts
         )
         plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
         self.about = job["composite_id"]
@@ -3719,7 +3723,7 @@ class Queries:
             try:
                 with self.db.subtransaction():
                     self.alarm(end)
-                    plan.execute([ids, *columns, "[" + ", ".join(bound) + "]"])
+                    plan.execute([*values, "[" + ", ".join(bound) + "]"])
                     self.quiet(end)
             except self.db.SPIError as error:
                 is_late = end is not None and monotonic() >= end
@@ -3832,7 +3836,23 @@ class Queries:
             self.plan(QUIET if slot is None else UNMARKED.format(slot=slot), []).execute([])
 
 
-def statement_of(job: dict[str, Any], ids: list[int]) -> Statement:
+def insertion_of(ids: Sequence[int], columns: list[list[Any]]) -> tuple[dict[str, str], list[Any]]:
+    """Return the parts of a statement that puts detections into the log, and its values.
+
+    A set of which the server can make another, or which is a range, is not handed over: that takes as long as making
+    what is made of it.
+    """
+    is_range, is_at_end = isinstance(ids, range), columns[1] is columns[2]
+    starts, ends, *others = columns
+    parts = {
+        "ids": "generate_series($1[1], $1[2])" if is_range else "unnest($1)",
+        "ends": "detected" if is_at_end else "ends",
+        "sets": "" if is_at_end else "unnest($3) as ends, ",
+    }
+    return parts, [[ids[0], ids[-1]] if is_range else ids, starts, None if is_at_end else ends, *others]
+
+
+def statement_of(job: dict[str, Any], ids: Sequence[int]) -> Statement:
     """Return what is to be recorded of events that were put into a log; their ids are in ascending order."""
     return job["owner"], job["type_id"], ids[0], ids[-1], ids[-1] - ids[0] + 1 == len(ids)
 
@@ -3841,7 +3861,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")
 $python$),
-('composite.rows', 'c8c416b0be84e0ed', $python$
+('composite.rows', '21496e47bd2283fa', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3930,7 +3950,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'c8c416b0be84e0ed', $python$
+('composite.sequence', '21496e47bd2283fa', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -4042,7 +4062,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'c8c416b0be84e0ed', $python$
+('composite.server', '21496e47bd2283fa', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4346,13 +4366,14 @@ def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
 def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[list[Any]]:
     """Return what was detected as columns; payloads are put into the constituents as they are.
 
-    Start, end and detection in microseconds, both bounds as points, constituents. moments: times as text.
+    Start, end and detection in microseconds, both bounds as points, constituents; end and detection are one object
+    where they are the same. moments: times as text.
     """
     definition = subject.known.definition
     if subject.pairs:
-        tell = PairTeller(definition, moments, subject.known.heads).write
         starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
         ends = found_at = [last[2] for _, _, last in subject.pairs]
+        tell = PairTeller(definition, moments, subject.known.heads).write
         parts = measured((tell(firsts, last) for _, firsts, last in subject.pairs), subject.size_of_batch)
     elif subject.job["asked"] is not None:
         told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
@@ -4364,10 +4385,11 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
         starts, ends = [one[1] for one in found], [one[2] for one in found]
         found_at = [one.point for one in subject.found]
         parts = measured((write_parts(definition, one) for one in found), subject.size_of_batch)
-    times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
-    return [*times, starts, ends, parts]
+    detection_times = [point >> TIME_BITS for point in found_at]
+    end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
+    return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends, parts]
 $python$),
-('composite.stepping', 'c8c416b0be84e0ed', $python$
+('composite.stepping', '21496e47bd2283fa', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4634,7 +4656,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'c8c416b0be84e0ed', $python$
+('composite.storing', '21496e47bd2283fa', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4734,7 +4756,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'c8c416b0be84e0ed', $python$
+('composite.subjects', '21496e47bd2283fa', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4958,7 +4980,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'c8c416b0be84e0ed', $python$
+('composite.syntax', '21496e47bd2283fa', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5063,7 +5085,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'c8c416b0be84e0ed', $python$
+('composite.takeover', '21496e47bd2283fa', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5146,7 +5168,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'c8c416b0be84e0ed', $python$
+('composite.texts', '21496e47bd2283fa', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5358,7 +5380,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'c8c416b0be84e0ed', $python$
+('composite.times', '21496e47bd2283fa', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5560,12 +5582,12 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'c8c416b0be84e0ed', $python$
+('composite.told', '21496e47bd2283fa', $python$
 """What was detected, as JSON that can be published."""
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, Optional
 
 from composite.definition import Definition
 from composite.occurrences import constituents
@@ -5580,8 +5602,12 @@ def moment(at: int) -> str:
     return (EPOCH + timedelta(microseconds=at)).isoformat()
 
 
-# For both operands of a sequence, by the origin of an event: how it begins as a constituent.
-Heads = tuple[dict[Any, str], dict[Any, str]]
+# For both operands of a sequence, by the origin of an event, what stands in its constituent before the time, between
+# time and payload, and behind the id.
+Heads = tuple[dict[Any, tuple[str, str, str]], dict[Any, tuple[str, str, str]]]
+
+# Origin of an event, what stands before its payload, and what stands behind its id.
+Frame = tuple[Optional[str], str, str]
 
 
 class PairTeller:
@@ -5594,6 +5620,8 @@ class PairTeller:
         self.leaves = definition.expression.parts
         self.moments = moments
         self.heads = heads
+        # By time, since events of one time come from one statement, mostly.
+        self.frames: tuple[dict[int, Frame], dict[int, Frame]] = ({}, {})
 
     def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
         """Return the constituents of a sequence, which are in order of time, as a JSON array."""
@@ -5604,15 +5632,24 @@ class PairTeller:
     def write_event(self, role: int, event: Occurrence) -> str:
         """Return an event at an operand of the sequence as a constituent, as write_part does."""
         _, _, end, _, event_id, origin, payload = event
+        frame = self.frames[role].get(end >> TIME_BITS)
+        if frame is None or frame[0] != origin:
+            frame = self.frame(role, origin, end >> TIME_BITS)
+        return f'{frame[1]}{payload},"event_id":{event_id}{frame[2]}'
+
+    def frame(self, role: int, origin: Optional[str], time: int) -> Frame:
+        """Return what stands around the payload and the id of events, in the order that jsonb puts names in."""
         head = self.heads[role].get(origin)
         if head is None:
             leaf = self.leaves[role]
-            told = {"as": leaf.name, "event_type": leaf.type, "origin": origin}
-            head = self.heads[role][origin] = json.dumps(told, ensure_ascii=False)[:-1] + ', "event_id": '
-        at = self.moments.get(end >> TIME_BITS)
+            name, source, kind = (json.dumps(text, ensure_ascii=False) for text in (leaf.name, origin, leaf.type))
+            head = f'{{"as":{name},"at":"', f'","origin":{source},"payload":', f',"event_type":{kind}}}'
+            self.heads[role][origin] = head
+        at = self.moments.get(time)
         if at is None:
-            at = self.moments[end >> TIME_BITS] = moment(end >> TIME_BITS)
-        return f'{head}{event_id}, "at": "{at}", "payload": {payload}}}'
+            at = self.moments[time] = moment(time)
+        frame = self.frames[role][time] = origin, f"{head[0]}{at}{head[1]}", head[2]
+        return frame
 
 
 def write_parts(definition: Definition, occurrence: Occurrence) -> str:
@@ -5639,7 +5676,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'c8c416b0be84e0ed', $python$
+('composite.trial', '21496e47bd2283fa', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5870,7 +5907,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'c8c416b0be84e0ed', $python$
+('composite.windows', '21496e47bd2283fa', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6086,7 +6123,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'c8c416b0be84e0ed', $python$
+('composite.wire', '21496e47bd2283fa', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6157,7 +6194,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'c8c416b0be84e0ed', $python$
+('filter_literals', '21496e47bd2283fa', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6243,7 +6280,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'c8c416b0be84e0ed', $python$
+('filter_names', '21496e47bd2283fa', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6357,7 +6394,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'c8c416b0be84e0ed', $python$
+('filter_text', '21496e47bd2283fa', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6624,7 +6661,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'c8c416b0be84e0ed', $python$
+('in_select', '21496e47bd2283fa', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6724,7 +6761,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'c8c416b0be84e0ed', $python$
+('keywords', '21496e47bd2283fa', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6796,7 +6833,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'c8c416b0be84e0ed', $python$
+('lexer', '21496e47bd2283fa', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7142,7 +7179,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'c8c416b0be84e0ed', $python$
+('safe_filter', '21496e47bd2283fa', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7443,7 +7480,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'c8c416b0be84e0ed', $python$
+('statement_composite', '21496e47bd2283fa', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7538,7 +7575,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'c8c416b0be84e0ed', $python$
+('statement_reader', '21496e47bd2283fa', $python$
 """Read a statement word by word."""
 
 import re
@@ -7756,7 +7793,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'c8c416b0be84e0ed', $python$
+('statement_text', '21496e47bd2283fa', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -8034,7 +8071,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'c8c416b0be84e0ed', $python$
+('token_lists', '21496e47bd2283fa', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8268,7 +8305,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'c8c416b0be84e0ed', $python$
+('whole_row', '21496e47bd2283fa', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8373,7 +8410,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "c8c416b0be84e0ed"
+digest = "21496e47bd2283fa"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8480,7 +8517,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "c8c416b0be84e0ed"
+digest = "21496e47bd2283fa"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8580,7 +8617,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "c8c416b0be84e0ed"
+digest = "21496e47bd2283fa"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8670,7 +8707,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "c8c416b0be84e0ed"
+digest = "21496e47bd2283fa"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8762,7 +8799,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "c8c416b0be84e0ed"
+digest = "21496e47bd2283fa"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8879,7 +8916,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "c8c416b0be84e0ed"
+digest = "21496e47bd2283fa"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8972,7 +9009,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "c8c416b0be84e0ed"
+digest = "21496e47bd2283fa"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, Optional
 
@@ -91,20 +91,23 @@ select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_int
 # Sets in the select list are cheaper to set up than functions in FROM, and there may be a thousand such statements.
 INSERT = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
-select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends), pgps_internal.moment(i.detected),
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
     i.start_point, i.end_point, i.constituents::jsonb
-from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
+from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
     unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
 # The same, with the attributes that are made of what the last parameter has.
 INSERT_MADE = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents, {names})
-select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.ends), pgps_internal.moment(i.detected),
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
     i.start_point, i.end_point, i.constituents::jsonb, {values}
-from (select unnest($1) as event_id, unnest($2) as starts, unnest($3) as ends, unnest($4) as detected,
+from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
     unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents,
     unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
+# Common case: nobody else has drawn an id in between.
 EVENT_IDS = """
-select array(select nextval('pgps_internal.event_id_seq') from generate_series(1, $1)) as ids"""
+select min(i.id) as first, max(i.id) as last,
+    case when max(i.id) - min(i.id) + 1 > count(*) then array_agg(i.id) end as ids
+from (select nextval('pgps_internal.event_id_seq') as id from generate_series(1, $1)) i"""
 RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true, $5)"
 DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]"]
 
@@ -184,31 +187,32 @@ class Queries:
         (row,) = self.plan(READING, ["integer", "jsonb"]).execute([type_id, keys])
         return row["version"], row["hits"], row["events"]
 
-    def event_ids(self, count: int) -> list[int]:
+    def event_ids(self, count: int) -> Sequence[int]:
         """Return ids for so many events, in ascending order."""
-        found: list[int] = self.plan(EVENT_IDS, ["integer"]).execute([count])[0]["ids"]
-        return found
+        row = self.plan(EVENT_IDS, ["integer"]).execute([count])[0]
+        return row["ids"] or range(row["first"], row["last"] + 1)
 
-    def publish(self, job: dict[str, Any], ids: list[int], columns: list[list[Any]]) -> Statement:
+    def publish(self, job: dict[str, Any], ids: Sequence[int], columns: list[list[Any]]) -> Statement:
         """Publish what was detected of a composite event without attributes; return what is to be recorded.
 
         columns: start, end and detection in microseconds, both bounds as points, constituents.
         """
-        plan = self.plan(INSERT.format(log=job["log"]), ["bigint[]", *DETECTIONS])
-        plan.execute([ids, *columns])
+        parts, values = insertion_of(ids, columns)
+        self.plan(INSERT.format(log=job["log"], **parts), ["bigint[]", *DETECTIONS]).execute(values)
         return statement_of(job, ids)
 
     def publish_made(
-        self, job: dict[str, Any], names: list[str], ids: list[int], columns: list[list[Any]], bound: list[str]
+        self, job: dict[str, Any], names: list[str], ids: Sequence[int], columns: list[list[Any]], bound: list[str]
     ) -> list[Statement]:
         """Publish what was detected of a composite event with attributes of these names; return what is to be recorded.
 
         bound: what the names in the attributes stand for. Where attributes raise, detections are published one by one.
         """
         quoted = [self.db.quote_ident(name) for name in names]
-        values = ", ".join(f"(i.made).{name}" for name in quoted)
+        made = ", ".join(f"(i.made).{name}" for name in quoted)
+        parts, values = insertion_of(ids, columns)
         text = INSERT_MADE.format(
-            log=job["log"], names=", ".join(quoted), values=values, composite_id=job["composite_id"]
+            log=job["log"], names=", ".join(quoted), values=made, composite_id=job["composite_id"], **parts
         )
         plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
         self.about = job["composite_id"]
@@ -216,7 +220,7 @@ class Queries:
             try:
                 with self.db.subtransaction():
                     self.alarm(end)
-                    plan.execute([ids, *columns, "[" + ", ".join(bound) + "]"])
+                    plan.execute([*values, "[" + ", ".join(bound) + "]"])
                     self.quiet(end)
             except self.db.SPIError as error:
                 is_late = end is not None and monotonic() >= end
@@ -329,7 +333,23 @@ class Queries:
             self.plan(QUIET if slot is None else UNMARKED.format(slot=slot), []).execute([])
 
 
-def statement_of(job: dict[str, Any], ids: list[int]) -> Statement:
+def insertion_of(ids: Sequence[int], columns: list[list[Any]]) -> tuple[dict[str, str], list[Any]]:
+    """Return the parts of a statement that puts detections into the log, and its values.
+
+    A set of which the server can make another, or which is a range, is not handed over: that takes as long as making
+    what is made of it.
+    """
+    is_range, is_at_end = isinstance(ids, range), columns[1] is columns[2]
+    starts, ends, *others = columns
+    parts = {
+        "ids": "generate_series($1[1], $1[2])" if is_range else "unnest($1)",
+        "ends": "detected" if is_at_end else "ends",
+        "sets": "" if is_at_end else "unnest($3) as ends, ",
+    }
+    return parts, [[ids[0], ids[-1]] if is_range else ids, starts, None if is_at_end else ends, *others]
+
+
+def statement_of(job: dict[str, Any], ids: Sequence[int]) -> Statement:
     """Return what is to be recorded of events that were put into a log; their ids are in ascending order."""
     return job["owner"], job["type_id"], ids[0], ids[-1], ids[-1] - ids[0] + 1 == len(ids)
 

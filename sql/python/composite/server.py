@@ -301,13 +301,14 @@ def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
 def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[list[Any]]:
     """Return what was detected as columns; payloads are put into the constituents as they are.
 
-    Start, end and detection in microseconds, both bounds as points, constituents. moments: times as text.
+    Start, end and detection in microseconds, both bounds as points, constituents; end and detection are one object
+    where they are the same. moments: times as text.
     """
     definition = subject.known.definition
     if subject.pairs:
-        tell = PairTeller(definition, moments, subject.known.heads).write
         starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
         ends = found_at = [last[2] for _, _, last in subject.pairs]
+        tell = PairTeller(definition, moments, subject.known.heads).write
         parts = measured((tell(firsts, last) for _, firsts, last in subject.pairs), subject.size_of_batch)
     elif subject.job["asked"] is not None:
         told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
@@ -319,5 +320,6 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
         starts, ends = [one[1] for one in found], [one[2] for one in found]
         found_at = [one.point for one in subject.found]
         parts = measured((write_parts(definition, one) for one in found), subject.size_of_batch)
-    times = ([point >> TIME_BITS for point in points] for points in (starts, ends, found_at))
-    return [*times, starts, ends, parts]
+    detection_times = [point >> TIME_BITS for point in found_at]
+    end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
+    return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends, parts]

@@ -2,7 +2,7 @@
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, Optional
 
 from composite.definition import Definition
 from composite.occurrences import constituents
@@ -17,8 +17,12 @@ def moment(at: int) -> str:
     return (EPOCH + timedelta(microseconds=at)).isoformat()
 
 
-# For both operands of a sequence, by the origin of an event: how it begins as a constituent.
-Heads = tuple[dict[Any, str], dict[Any, str]]
+# For both operands of a sequence, by the origin of an event, what stands in its constituent before the time, between
+# time and payload, and behind the id.
+Heads = tuple[dict[Any, tuple[str, str, str]], dict[Any, tuple[str, str, str]]]
+
+# Origin of an event, what stands before its payload, and what stands behind its id.
+Frame = tuple[Optional[str], str, str]
 
 
 class PairTeller:
@@ -31,6 +35,8 @@ class PairTeller:
         self.leaves = definition.expression.parts
         self.moments = moments
         self.heads = heads
+        # By time, since events of one time come from one statement, mostly.
+        self.frames: tuple[dict[int, Frame], dict[int, Frame]] = ({}, {})
 
     def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
         """Return the constituents of a sequence, which are in order of time, as a JSON array."""
@@ -41,15 +47,24 @@ class PairTeller:
     def write_event(self, role: int, event: Occurrence) -> str:
         """Return an event at an operand of the sequence as a constituent, as write_part does."""
         _, _, end, _, event_id, origin, payload = event
+        frame = self.frames[role].get(end >> TIME_BITS)
+        if frame is None or frame[0] != origin:
+            frame = self.frame(role, origin, end >> TIME_BITS)
+        return f'{frame[1]}{payload},"event_id":{event_id}{frame[2]}'
+
+    def frame(self, role: int, origin: Optional[str], time: int) -> Frame:
+        """Return what stands around the payload and the id of events, in the order that jsonb puts names in."""
         head = self.heads[role].get(origin)
         if head is None:
             leaf = self.leaves[role]
-            told = {"as": leaf.name, "event_type": leaf.type, "origin": origin}
-            head = self.heads[role][origin] = json.dumps(told, ensure_ascii=False)[:-1] + ', "event_id": '
-        at = self.moments.get(end >> TIME_BITS)
+            name, source, kind = (json.dumps(text, ensure_ascii=False) for text in (leaf.name, origin, leaf.type))
+            head = f'{{"as":{name},"at":"', f'","origin":{source},"payload":', f',"event_type":{kind}}}'
+            self.heads[role][origin] = head
+        at = self.moments.get(time)
         if at is None:
-            at = self.moments[end >> TIME_BITS] = moment(end >> TIME_BITS)
-        return f'{head}{event_id}, "at": "{at}", "payload": {payload}}}'
+            at = self.moments[time] = moment(time)
+        frame = self.frames[role][time] = origin, f"{head[0]}{at}{head[1]}", head[2]
+        return frame
 
 
 def write_parts(definition: Definition, occurrence: Occurrence) -> str:
