@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '21496e47bd2283fa', $python$
+('attribute_list', '2af8dabf6ed8a63e', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '21496e47bd2283fa', $python$
+('callback_text', '2af8dabf6ed8a63e', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '21496e47bd2283fa', $python$
+('calling', '2af8dabf6ed8a63e', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '21496e47bd2283fa', $python$
+('composite.absence', '2af8dabf6ed8a63e', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', '21496e47bd2283fa', $python$
+('composite.codetime', '2af8dabf6ed8a63e', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -495,7 +495,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', '21496e47bd2283fa', $python$
+('composite.contexts', '2af8dabf6ed8a63e', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -656,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '21496e47bd2283fa', $python$
+('composite.coupled', '2af8dabf6ed8a63e', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -844,7 +844,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '21496e47bd2283fa', $python$
+('composite.definition', '2af8dabf6ed8a63e', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1079,7 +1079,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '21496e47bd2283fa', $python$
+('composite.described', '2af8dabf6ed8a63e', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1232,7 +1232,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '21496e47bd2283fa', $python$
+('composite.detector', '2af8dabf6ed8a63e', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1255,7 +1255,7 @@ from composite.keystate import KeyState
 from composite.matching import Matcher
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
 from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
-from composite.sequence import Moment, Pair, as_found, moments_of, pair_up, sequence_of
+from composite.sequence import KeyChanges, Moment, Pair, as_found, moments_of, pair_up, sequence_of, what_changed
 from composite.stepping import Fault, Found, GivenUp, Predicate, Step
 from composite.wire import read_occurrence
 
@@ -1569,11 +1569,22 @@ class Run:
 
     def changes(self, late: list[Late]) -> Changes:
         """Return what is to be stored, and take it for stored."""
+        root = self.state.sequence
+        timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]] = ([], [])
+        changed = self.changed(timers) if root is None else what_changed(root, self.touched)
+        for key in changed[3]:
+            del self.state.keys[key]
+        step = self.step
+        return Changes(
+            *changed, *timers, late, list(step.given_up), list(step.faults), self.state.ordering.dump()
+        )  # fmt: skip
+
+    def changed(self, timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]]) -> KeyChanges:
+        """Return what is opened and closed, the rows of keys, and which are empty; add timers, and those removed."""
         opened: list[Row] = []
         closed: list[Gone] = []
         keys: list[KeyRow] = []
         dropped: list[Any] = []
-        timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]] = ([], [])
         for key, state in self.touched.items():
             state.sweep(self.state.graph.nodes)
             self.state.remind(state)
@@ -1592,14 +1603,9 @@ class Run:
                 state.noted = due
             if empty:
                 dropped.append(key)
-                del self.state.keys[key]
             else:
                 keys.append(key_row(state))
-        step = self.step
-        return Changes(
-            opened, closed, keys, dropped, *timers, late, list(step.given_up), list(step.faults),
-            self.state.ordering.dump(),
-        )  # fmt: skip
+        return opened, closed, keys, dropped
 
     def added(self, state: KeyState) -> list[Row]:
         """Return the rows of what this batch opened and left open."""
@@ -1628,7 +1634,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '21496e47bd2283fa', $python$
+('composite.entry', '2af8dabf6ed8a63e', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1646,7 +1652,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '21496e47bd2283fa', $python$
+('composite.event_time', '2af8dabf6ed8a63e', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1750,7 +1756,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '21496e47bd2283fa', $python$
+('composite.gathering', '2af8dabf6ed8a63e', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -2073,7 +2079,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '21496e47bd2283fa', $python$
+('composite.graph', '2af8dabf6ed8a63e', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2315,7 +2321,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '21496e47bd2283fa', $python$
+('composite.keys', '2af8dabf6ed8a63e', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2397,7 +2403,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '21496e47bd2283fa', $python$
+('composite.keystate', '2af8dabf6ed8a63e', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2540,7 +2546,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '21496e47bd2283fa', $python$
+('composite.limits', '2af8dabf6ed8a63e', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2580,7 +2586,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '21496e47bd2283fa', $python$
+('composite.matching', '2af8dabf6ed8a63e', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2650,7 +2656,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '21496e47bd2283fa', $python$
+('composite.memo', '2af8dabf6ed8a63e', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2721,7 +2727,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '21496e47bd2283fa', $python$
+('composite.occurrences', '2af8dabf6ed8a63e', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2810,7 +2816,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '21496e47bd2283fa', $python$
+('composite.pairing', '2af8dabf6ed8a63e', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2894,7 +2900,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '21496e47bd2283fa', $python$
+('composite.parser', '2af8dabf6ed8a63e', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3232,7 +3238,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '21496e47bd2283fa', $python$
+('composite.parts', '2af8dabf6ed8a63e', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3376,7 +3382,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '21496e47bd2283fa', $python$
+('composite.points', '2af8dabf6ed8a63e', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3500,7 +3506,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '21496e47bd2283fa', $python$
+('composite.queries', '2af8dabf6ed8a63e', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3548,15 +3554,16 @@ select c.xid::text::bigint as xid, c.lo, c.hi, pgps_internal.microseconds(c.publ
 from unnest($1::text[], $2::bigint[], $3::bigint[], $4::integer[]) w(xid, low, high, type_id)
 join pgps_internal.control c on c.xid = w.xid::xid8 and c.hi >= w.low and c.lo <= w.high and c.type_id = w.type_id"""
 
+# Sets in the select list are cheaper than functions in FROM, also to set up: there may be a thousand such statements.
 WRITE_KEYS = """
 insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
-select k.* from unnest($1::bigint[], $2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::numeric[],
-    $7::bigint[], $8::bigint[], $9::int8multirange[]) k"""
+select unnest($1::bigint[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::integer[]), unnest($5::bigint[]),
+    unnest($6::numeric[]), unnest($7::bigint[]), unnest($8::bigint[]), unnest($9::int8multirange[])"""
 
 WRITE_OPENED = """
 insert into pgps_internal.composite_open (state_id, key, node, slot, serial, start_at, data)
-select o.* from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::numeric[],
-    $7::json[]) o"""
+select unnest($1::bigint[]), unnest($2::text[]), unnest($3::text[]), unnest($4::integer[]), unnest($5::bigint[]),
+    unnest($6::numeric[]), unnest($7::json[])"""
 
 WRITE_LATE = """
 insert into pgps_internal.composite_late (composite_id, type_id, event_id, at, reason, noted_at)
@@ -3591,7 +3598,6 @@ select r.version, r.hits, r.events from pgps_internal.reading($1, $2) r"""
 
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
-# Sets in the select list are cheaper to set up than functions in FROM, and there may be a thousand such statements.
 INSERT = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
 select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
@@ -3861,7 +3867,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")
 $python$),
-('composite.rows', '21496e47bd2283fa', $python$
+('composite.rows', '2af8dabf6ed8a63e', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3950,7 +3956,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '21496e47bd2283fa', $python$
+('composite.sequence', '2af8dabf6ed8a63e', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -3963,12 +3969,15 @@ from typing import Any, Optional
 from composite.graph import Graph, Node
 from composite.keystate import KeyState
 from composite.points import END, SERIAL, START, TIME_BITS, Event, Occurrence
+from composite.rows import VERSION, Gone, KeyRow, Row, row_of
 from composite.stepping import Found, GivenUp, Step
 
 # An event at one operand: point, operand, key, id, origin, payload. Of one event, the second operand comes first.
 Moment = tuple[int, int, Any, Optional[int], Optional[str], Any]
 # What was detected: the key, what begins it and what ends it.
 Pair = tuple[Any, tuple[Occurrence, ...], Occurrence]
+# What is opened and closed, the rows of keys, and which of them are empty.
+KeyChanges = tuple[list[Row], list[Gone], list[KeyRow], list[Any]]
 
 
 def sequence_of(graph: Graph) -> Optional[Node]:
@@ -4007,11 +4016,13 @@ def pair_up(step: Step, root: Node, touch: Callable[[Any], KeyState], moments: I
     base, within, recent = root.base, step.within, step.context == "recent"
     first_leaf, last_leaf = root.children
     found: list[Pair] = []
-    last_key, state, opened = None, KeyState(None), []
+    known: dict[Any, tuple[KeyState, list[Occurrence]]] = {}
     for point, role, key, event_id, origin, payload in moments:
-        if key != last_key or last_key is None:
-            state, last_key = touch(key), key
-            opened = state.slots.setdefault(base, [])
+        pair = known.get(key)
+        if pair is None:
+            state = touch(key)
+            pair = known[key] = state, state.slots.setdefault(base, [])
+        state, opened = pair
         state.clock = point
         if opened and within is not None:
             state.expire(root, 0, ((point >> TIME_BITS) - within) << TIME_BITS)
@@ -4055,6 +4066,28 @@ def finish(step: Step, root: Node, state: KeyState, last: Occurrence, found: lis
         state.close(root, 0, used)
 
 
+def what_changed(root: Node, states: dict[Any, KeyState]) -> KeyChanges:
+    """Return what has changed in the keys, and take it for stored; there are no timers, and nothing is held back."""
+    opened: list[Row] = []
+    closed: list[Gone] = []
+    keys: list[KeyRow] = []
+    empty: list[Any] = []
+    base, name = root.base, root.name
+    for key, state in states.items():
+        if state.closed:
+            closed.extend(Gone(key, *one) for one in state.closed)
+            state.closed = []
+        here, stored, serial = state.slots.get(base), state.stored, state.serial
+        state.stored = serial
+        if not here:
+            empty.append(key)
+            continue
+        if here[-1][SERIAL] > stored:
+            opened.extend(row_of(key, name, 0, one[SERIAL], one) for one in here if one[SERIAL] > stored)
+        keys.append(KeyRow(key, VERSION, serial, state.clock, None, None))
+    return opened, closed, keys, empty
+
+
 def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
     """Return pairs as the detector tells what it has found."""
     return [
@@ -4062,7 +4095,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '21496e47bd2283fa', $python$
+('composite.server', '2af8dabf6ed8a63e', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4389,7 +4422,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
     return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends, parts]
 $python$),
-('composite.stepping', '21496e47bd2283fa', $python$
+('composite.stepping', '2af8dabf6ed8a63e', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4656,7 +4689,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '21496e47bd2283fa', $python$
+('composite.storing', '2af8dabf6ed8a63e', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4704,8 +4737,12 @@ def rows_of_keys(subject: Subject, changes: Changes, born: int) -> list[tuple[An
             before = subject.keys[name] = {"born": born, "serial": 0, "live": []}
             subject.size += ROW_BYTES
         # What of its open occurrences still counts is told by their serials.
-        serials = sorted(occurrence[0] for opened in state.keys[one.key].slots.values() for occurrence in opened)
-        live = live_ranges(before["live"], closed.get(one.key, []), before["serial"], one.serial, serials)
+        serials = [occurrence[0] for opened in state.keys[one.key].slots.values() for occurrence in opened]
+        if len(serials) == 1:
+            live = [(serials[0], serials[0] + 1)]
+        else:
+            serials.sort()
+            live = live_ranges(before["live"], closed.get(one.key, []), before["serial"], one.serial, serials)
         before["serial"], before["live"] = one.serial, live
         found.append(
             (subject.state_id, name, before["born"], one.version, one.serial, one.clock, one.ticked, one.due,
@@ -4756,7 +4793,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '21496e47bd2283fa', $python$
+('composite.subjects', '2af8dabf6ed8a63e', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -4980,7 +5017,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', '21496e47bd2283fa', $python$
+('composite.syntax', '2af8dabf6ed8a63e', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5085,7 +5122,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '21496e47bd2283fa', $python$
+('composite.takeover', '2af8dabf6ed8a63e', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5168,7 +5205,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '21496e47bd2283fa', $python$
+('composite.texts', '2af8dabf6ed8a63e', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5380,7 +5417,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '21496e47bd2283fa', $python$
+('composite.times', '2af8dabf6ed8a63e', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5582,7 +5619,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '21496e47bd2283fa', $python$
+('composite.told', '2af8dabf6ed8a63e', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5676,7 +5713,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '21496e47bd2283fa', $python$
+('composite.trial', '2af8dabf6ed8a63e', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5907,7 +5944,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '21496e47bd2283fa', $python$
+('composite.windows', '2af8dabf6ed8a63e', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6123,7 +6160,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '21496e47bd2283fa', $python$
+('composite.wire', '2af8dabf6ed8a63e', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6194,7 +6231,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '21496e47bd2283fa', $python$
+('filter_literals', '2af8dabf6ed8a63e', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6280,7 +6317,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '21496e47bd2283fa', $python$
+('filter_names', '2af8dabf6ed8a63e', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6394,7 +6431,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '21496e47bd2283fa', $python$
+('filter_text', '2af8dabf6ed8a63e', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6661,7 +6698,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '21496e47bd2283fa', $python$
+('in_select', '2af8dabf6ed8a63e', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6761,7 +6798,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '21496e47bd2283fa', $python$
+('keywords', '2af8dabf6ed8a63e', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6833,7 +6870,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '21496e47bd2283fa', $python$
+('lexer', '2af8dabf6ed8a63e', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7179,7 +7216,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '21496e47bd2283fa', $python$
+('safe_filter', '2af8dabf6ed8a63e', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7480,7 +7517,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '21496e47bd2283fa', $python$
+('statement_composite', '2af8dabf6ed8a63e', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7575,7 +7612,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '21496e47bd2283fa', $python$
+('statement_reader', '2af8dabf6ed8a63e', $python$
 """Read a statement word by word."""
 
 import re
@@ -7793,7 +7830,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '21496e47bd2283fa', $python$
+('statement_text', '2af8dabf6ed8a63e', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -8071,7 +8108,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '21496e47bd2283fa', $python$
+('token_lists', '2af8dabf6ed8a63e', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8305,7 +8342,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '21496e47bd2283fa', $python$
+('whole_row', '2af8dabf6ed8a63e', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8410,7 +8447,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "21496e47bd2283fa"
+digest = "2af8dabf6ed8a63e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8517,7 +8554,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "21496e47bd2283fa"
+digest = "2af8dabf6ed8a63e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8617,7 +8654,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "21496e47bd2283fa"
+digest = "2af8dabf6ed8a63e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8707,7 +8744,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "21496e47bd2283fa"
+digest = "2af8dabf6ed8a63e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8799,7 +8836,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "21496e47bd2283fa"
+digest = "2af8dabf6ed8a63e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8916,7 +8953,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "21496e47bd2283fa"
+digest = "2af8dabf6ed8a63e"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9009,7 +9046,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "21496e47bd2283fa"
+digest = "2af8dabf6ed8a63e"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -168,7 +168,8 @@ begin
             select %1$s
             from (
                 select %2$s
-                from (select l.* from %3$s l where l.event_id >= r.low and l.event_id < r.high order by l.event_id) l) e) p
+                from (select l.* from %3$s l where l.event_id >= r.low and l.event_id < r.high
+                    order by l.event_id) l) e) p
         where p.ids is not null
         union all
         select %1$s

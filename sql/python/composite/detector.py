@@ -20,7 +20,7 @@ from composite.keystate import KeyState
 from composite.matching import Matcher
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
 from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
-from composite.sequence import Moment, Pair, as_found, moments_of, pair_up, sequence_of
+from composite.sequence import KeyChanges, Moment, Pair, as_found, moments_of, pair_up, sequence_of, what_changed
 from composite.stepping import Fault, Found, GivenUp, Predicate, Step
 from composite.wire import read_occurrence
 
@@ -334,11 +334,22 @@ class Run:
 
     def changes(self, late: list[Late]) -> Changes:
         """Return what is to be stored, and take it for stored."""
+        root = self.state.sequence
+        timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]] = ([], [])
+        changed = self.changed(timers) if root is None else what_changed(root, self.touched)
+        for key in changed[3]:
+            del self.state.keys[key]
+        step = self.step
+        return Changes(
+            *changed, *timers, late, list(step.given_up), list(step.faults), self.state.ordering.dump()
+        )  # fmt: skip
+
+    def changed(self, timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]]) -> KeyChanges:
+        """Return what is opened and closed, the rows of keys, and which are empty; add timers, and those removed."""
         opened: list[Row] = []
         closed: list[Gone] = []
         keys: list[KeyRow] = []
         dropped: list[Any] = []
-        timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]] = ([], [])
         for key, state in self.touched.items():
             state.sweep(self.state.graph.nodes)
             self.state.remind(state)
@@ -357,14 +368,9 @@ class Run:
                 state.noted = due
             if empty:
                 dropped.append(key)
-                del self.state.keys[key]
             else:
                 keys.append(key_row(state))
-        step = self.step
-        return Changes(
-            opened, closed, keys, dropped, *timers, late, list(step.given_up), list(step.faults),
-            self.state.ordering.dump(),
-        )  # fmt: skip
+        return opened, closed, keys, dropped
 
     def added(self, state: KeyState) -> list[Row]:
         """Return the rows of what this batch opened and left open."""

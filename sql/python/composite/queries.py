@@ -45,15 +45,16 @@ select c.xid::text::bigint as xid, c.lo, c.hi, pgps_internal.microseconds(c.publ
 from unnest($1::text[], $2::bigint[], $3::bigint[], $4::integer[]) w(xid, low, high, type_id)
 join pgps_internal.control c on c.xid = w.xid::xid8 and c.hi >= w.low and c.lo <= w.high and c.type_id = w.type_id"""
 
+# Sets in the select list are cheaper than functions in FROM, also to set up: there may be a thousand such statements.
 WRITE_KEYS = """
 insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
-select k.* from unnest($1::bigint[], $2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::numeric[],
-    $7::bigint[], $8::bigint[], $9::int8multirange[]) k"""
+select unnest($1::bigint[]), unnest($2::text[]), unnest($3::bigint[]), unnest($4::integer[]), unnest($5::bigint[]),
+    unnest($6::numeric[]), unnest($7::bigint[]), unnest($8::bigint[]), unnest($9::int8multirange[])"""
 
 WRITE_OPENED = """
 insert into pgps_internal.composite_open (state_id, key, node, slot, serial, start_at, data)
-select o.* from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::numeric[],
-    $7::json[]) o"""
+select unnest($1::bigint[]), unnest($2::text[]), unnest($3::text[]), unnest($4::integer[]), unnest($5::bigint[]),
+    unnest($6::numeric[]), unnest($7::json[])"""
 
 WRITE_LATE = """
 insert into pgps_internal.composite_late (composite_id, type_id, event_id, at, reason, noted_at)
@@ -88,7 +89,6 @@ select r.version, r.hits, r.events from pgps_internal.reading($1, $2) r"""
 
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
-# Sets in the select list are cheaper to set up than functions in FROM, and there may be a thousand such statements.
 INSERT = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
 select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),

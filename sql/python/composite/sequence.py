@@ -10,12 +10,15 @@ from typing import Any, Optional
 from composite.graph import Graph, Node
 from composite.keystate import KeyState
 from composite.points import END, SERIAL, START, TIME_BITS, Event, Occurrence
+from composite.rows import VERSION, Gone, KeyRow, Row, row_of
 from composite.stepping import Found, GivenUp, Step
 
 # An event at one operand: point, operand, key, id, origin, payload. Of one event, the second operand comes first.
 Moment = tuple[int, int, Any, Optional[int], Optional[str], Any]
 # What was detected: the key, what begins it and what ends it.
 Pair = tuple[Any, tuple[Occurrence, ...], Occurrence]
+# What is opened and closed, the rows of keys, and which of them are empty.
+KeyChanges = tuple[list[Row], list[Gone], list[KeyRow], list[Any]]
 
 
 def sequence_of(graph: Graph) -> Optional[Node]:
@@ -54,11 +57,13 @@ def pair_up(step: Step, root: Node, touch: Callable[[Any], KeyState], moments: I
     base, within, recent = root.base, step.within, step.context == "recent"
     first_leaf, last_leaf = root.children
     found: list[Pair] = []
-    last_key, state, opened = None, KeyState(None), []
+    known: dict[Any, tuple[KeyState, list[Occurrence]]] = {}
     for point, role, key, event_id, origin, payload in moments:
-        if key != last_key or last_key is None:
-            state, last_key = touch(key), key
-            opened = state.slots.setdefault(base, [])
+        pair = known.get(key)
+        if pair is None:
+            state = touch(key)
+            pair = known[key] = state, state.slots.setdefault(base, [])
+        state, opened = pair
         state.clock = point
         if opened and within is not None:
             state.expire(root, 0, ((point >> TIME_BITS) - within) << TIME_BITS)
@@ -100,6 +105,28 @@ def finish(step: Step, root: Node, state: KeyState, last: Occurrence, found: lis
         found += [(state.key, (one,), last) for one in used]
     if context != "unrestricted":
         state.close(root, 0, used)
+
+
+def what_changed(root: Node, states: dict[Any, KeyState]) -> KeyChanges:
+    """Return what has changed in the keys, and take it for stored; there are no timers, and nothing is held back."""
+    opened: list[Row] = []
+    closed: list[Gone] = []
+    keys: list[KeyRow] = []
+    empty: list[Any] = []
+    base, name = root.base, root.name
+    for key, state in states.items():
+        if state.closed:
+            closed.extend(Gone(key, *one) for one in state.closed)
+            state.closed = []
+        here, stored, serial = state.slots.get(base), state.stored, state.serial
+        state.stored = serial
+        if not here:
+            empty.append(key)
+            continue
+        if here[-1][SERIAL] > stored:
+            opened.extend(row_of(key, name, 0, one[SERIAL], one) for one in here if one[SERIAL] > stored)
+        keys.append(KeyRow(key, VERSION, serial, state.clock, None, None))
+    return opened, closed, keys, empty
 
 
 def as_found(root: Node, pairs: list[Pair]) -> list[Found]:

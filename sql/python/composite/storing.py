@@ -45,8 +45,12 @@ def rows_of_keys(subject: Subject, changes: Changes, born: int) -> list[tuple[An
             before = subject.keys[name] = {"born": born, "serial": 0, "live": []}
             subject.size += ROW_BYTES
         # What of its open occurrences still counts is told by their serials.
-        serials = sorted(occurrence[0] for opened in state.keys[one.key].slots.values() for occurrence in opened)
-        live = live_ranges(before["live"], closed.get(one.key, []), before["serial"], one.serial, serials)
+        serials = [occurrence[0] for opened in state.keys[one.key].slots.values() for occurrence in opened]
+        if len(serials) == 1:
+            live = [(serials[0], serials[0] + 1)]
+        else:
+            serials.sort()
+            live = live_ranges(before["live"], closed.get(one.key, []), before["serial"], one.serial, serials)
         before["serial"], before["live"] = one.serial, live
         found.append(
             (subject.state_id, name, before["born"], one.version, one.serial, one.clock, one.ticked, one.due,
