@@ -41,7 +41,7 @@ def run(house: House) -> list[Figure]:
             )
             pgps.append(mine)
             outbox.append(theirs)
-    return [compare(TITLE, pgps, outbox, unit="s", target=Target("at most", 1.3), note="against a hand-written outbox")]
+    return [compare(TITLE, pgps, outbox, unit="s", target=Target("at most", 1.0), note="against a hand-written outbox")]
 
 
 def _insert(house: House, connection: psycopg.Connection, target: str) -> float:

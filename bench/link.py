@@ -40,7 +40,7 @@ def run(house: House) -> list[Figure]:
             copied.append(theirs)
     return [
         compare(
-            f"{TITLE}: {events:,} events", linked, copied, unit="/s", target=Target("at least", 0.5),
+            f"{TITLE}: {events:,} events", linked, copied, unit="/s", target=Target("at least", 0.7),
             note="against COPY from database to database",
         )
     ]  # fmt: skip

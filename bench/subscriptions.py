@@ -42,7 +42,7 @@ def run(house: House) -> list[Figure]:
         _check(connection, "many", house.runs + 1)
     what = f"{TITLE}: {many:,} against {few}"
     return [
-        compare(what, times_many, times_few, unit="s", target=Target("at most", 5), note="pgps: many; other: few"),
+        compare(what, times_many, times_few, unit="s", target=Target("at most", 4), note="pgps: many; other: few"),
         Figure("subscriptions made a second, in one transaction", [rate], unit="/s", note="reported"),
     ]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
+
+from pgps_worker.links import early
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +26,7 @@ __all__ = [
     "begin",
     "close_link",
     "identity",
+    "keep",
     "next_batch",
     "note_link",
     "note_refusal",
@@ -33,6 +37,9 @@ __all__ = [
 ]
 
 LINK_CHANNEL = "pgps_link"
+
+_NEXT = b"select pgps.link_next($1, $2, $3, $4, $5, $6)::text"
+_TAKE = b"select pgps.link_take($1::jsonb)::text"
 
 # As many as pgps.link_next gives at once.
 _MOST_ITEMS = 1000
@@ -85,7 +92,11 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What comes next on one way; `text` is passed on as it is."""
+    """What comes next on one way; `text` is passed on as it is.
+
+    `kept` is set when it is on the sender's disk: only then the receiver may commit it. A sender that forgot it in a
+    crash would give its numbers to other events.
+    """
 
     text: str
     after: int
@@ -95,6 +106,12 @@ class Batch:
     types: list[dict[str, Any]]
     drained: bool = False
     all_there_is: bool = True
+    kept: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
+
+    @property
+    def goes_ahead(self) -> bool:
+        """True when it may be received while its sender still commits it: events, whose receiver locks out nobody."""
+        return self.is_small and self.events > 0 and not self.messages and not self.drained
 
     @property
     def is_small(self) -> bool:
@@ -162,12 +179,10 @@ async def next_batch(
 ) -> Batch:
     """Return what is to be sent behind the number `after`, of which the receiver has committed `confirmed`.
 
-    A batch of up to `with_rows` events has them in it, if it can.
+    A batch of up to `with_rows` events has them in it, if it can. It is not committed yet: `keep` has to follow.
     """
-    query: LiteralString = "select pgps.link_next(%s, %s, %s, %s, %s, %s)::text"
-    row = await (await connection.execute(query, [after, max_events, refresh, mark, confirmed, with_rows])).fetchone()
-    assert row is not None
-    text = str(row[0])
+    params = [after, max_events, refresh, mark, confirmed, with_rows]
+    text = await early.value(connection, _NEXT, [None if param is None else str(param).encode() for param in params])
     found = json.loads(text)
     items = found["items"] or []
     events = sum(item.get("events", 0) for item in items)
@@ -175,6 +190,12 @@ async def next_batch(
     drained = found.get("drained", False)
     complete = events < max_events and len(items) < _MOST_ITEMS
     return Batch(text, found["after"], found["upto"], messages, events, found["types"] or [], drained, complete)
+
+
+async def keep(connection: Connection, batch: Batch) -> None:
+    """Return when a batch is on the disk of its sender, whose connection this is, and say so to its receiver."""
+    await early.committed(connection)
+    batch.kept.set()
 
 
 async def begin(connection: Connection, batch: Batch, *, staged: bool) -> Begun:
@@ -191,7 +212,12 @@ async def begin(connection: Connection, batch: Batch, *, staged: bool) -> Begun:
 
 async def take(connection: Connection, batch: Batch) -> int | None:
     """Receive a small batch in a transaction of its own; return what was received last if that is behind it already."""
-    found = await _value(connection, "select pgps.link_take(%s::jsonb)", [batch.text])
+    if batch.kept.is_set():
+        found = await _value(connection, "select pgps.link_take(%s::jsonb)", [batch.text])
+    else:
+        found = json.loads(await early.opened(connection, _TAKE, [batch.text.encode(connection.info.encoding)]))
+        await batch.kept.wait()
+        await early.commit(connection)
     return None if "taken" in found else int(found["last"])
 
 

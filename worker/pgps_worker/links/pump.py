@@ -133,7 +133,8 @@ class Pump:
 
         Raises psycopg.errors.ObjectNotInPrerequisiteState when one of the two was restored.
         """
-        await calls.next_batch(self.source, self.last, 1, confirmed=self.last, refresh=False, mark=self.mark)
+        batch = await calls.next_batch(self.source, self.last, 1, confirmed=self.last, refresh=False, mark=self.mark)
+        await calls.keep(self.source, batch)
 
     async def _read(self, ear: Ear | SessionEar) -> None:
         """Read what the source has for the target, and ahead of what is written while there is more than one batch."""
@@ -143,16 +144,7 @@ class Pump:
         while not self.stop.requested and not self._begins_again:
             asked = self.size.events
             confirmed = self.last
-            batch = await calls.next_batch(
-                self.source,
-                after,
-                asked,
-                confirmed=confirmed,
-                refresh=refresh,
-                mark=self.mark,
-                with_rows=0 if self._is_staged else _SMALL,
-            )
-            self.mark = None
+            batch = await self._next_batch(after, asked, confirmed, refresh=refresh)
             self.drained = batch.drained
             if self._is_over():
                 break
@@ -173,6 +165,23 @@ class Pump:
             refresh = told_more or time.monotonic() - beat > HEARTBEAT
         await self._buffer.put(_End(of_all=True))
 
+    async def _next_batch(self, after: int, asked: int, confirmed: int, *, refresh: bool) -> calls.Batch:
+        """Ask the source for what comes next; what goes ahead is being received when this returns."""
+        batch = await calls.next_batch(
+            self.source,
+            after,
+            asked,
+            confirmed=confirmed,
+            refresh=refresh,
+            mark=self.mark,
+            with_rows=0 if self._is_staged else _SMALL,
+        )
+        self.mark = None
+        if batch.goes_ahead:
+            await self._buffer.put(batch, len(batch.text))
+        await calls.keep(self.source, batch)
+        return batch
+
     async def _pause(self, ear: Ear | SessionEar, batch: calls.Batch, confirmed: int) -> bool:
         """Wait while there is nothing to ask for; return whether there may be more to tell than events."""
         if batch.is_empty and not self._buffer.is_drained:
@@ -190,7 +199,8 @@ class Pump:
         return self.drained and self.other_way is not None and self.other_way.drained
 
     async def _read_events(self, batch: calls.Batch) -> None:
-        await self._buffer.put(batch, len(batch.text))
+        if not batch.goes_ahead:
+            await self._buffer.put(batch, len(batch.text))
         if batch.is_small:
             return
         for wire in batch.types:
