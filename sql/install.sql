@@ -38,6 +38,7 @@
 \ir schema/0034_slow.sql
 \ir schema/0035_unread.sql
 \ir schema/0036_named.sql
+\ir schema/0039_plain.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -70,6 +71,7 @@
 \ir code/types/moments.sql
 \ir code/types/generate.sql
 \ir code/types/left_behind.sql
+\ir code/types/plain_tables.sql
 \ir code/types/policies.sql
 \ir code/types/used_names.sql
 \ir code/types/renames.sql

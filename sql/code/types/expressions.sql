@@ -227,7 +227,9 @@ begin
             policy_fault.caller)
             from regexp_matches(policy_fault.tree, ':relid (\d+)', 'g') m join pg_class c on c.oid = m[1]::oid
             where c.relkind not in ('r', 'p', 'm')
-                or not has_table_privilege(policy_fault.caller, c.oid, 'select') limit 1));
+                or not has_table_privilege(policy_fault.caller, c.oid, 'select') limit 1),
+        (select pgps_internal.table_fault(t.relation, policy_fault.role)
+            from pgps_internal.tables_of_policy(policy_fault.tree) t(relation) order by 1 nulls last limit 1));
 end
 $$;
 comment on function pgps_internal.policy_fault(name, oid, text) is

@@ -36,11 +36,12 @@ begin
             adopt_draft.caller
         using errcode = '55000', hint = 'Use pgps.create_policy.';
     end if;
+    perform pgps_internal.lock_tables_of_policy(v_tree);
     v_fault := pgps_internal.policy_fault(adopt_draft.caller, adopt_draft.role, v_tree);
     if v_fault is not null then
         raise exception 'the policy %: only a superuser may put that there', v_fault using errcode = '42501',
             hint = 'Use attributes, constants of built-in types, immutable and stable built-in functions and plain '
-                'tables that you may read.';
+                'tables that you may read; to read one that is not plain, let a superuser create the policy.';
     end if;
     execute format('alter table %s owner to %I', adopt_draft.draft, current_user);
     execute format('alter table %s set schema pgps_load', adopt_draft.draft);
@@ -87,7 +88,9 @@ begin
             v_role::regrole, v_expression);
     end loop;
     execute format('drop table pgps_load.%I', v_draft);
-    perform pgps_internal.refresh_policies(v_type.type_id);
+    perform pgps_internal.note_plain(array(select p from pgps_internal.policy p
+            where p.type_id = v_type.type_id and p.name = v_name)),
+        pgps_internal.refresh_policies(v_type.type_id);
 end
 $$;
 comment on function pgps_internal.do_create_policy(name, jsonb) is 'See pgps.create_policy';
@@ -188,7 +191,9 @@ comment on function pgps.create_policy(text, text, name, text, text) is
 add up. From the first policy on a type, a role without one receives nothing of it. The expression runs with the
 receiving role''s rights: a caller who is neither a superuser nor a member of the role may only use attributes,
 constants of built-in types, immutable and stable built-in functions, and sub-selects of plain tables that the caller
-may read. Needs pgps_admin and SELECT on the type. Errors: 42704, 42710, 42601, 42501, and those of the expression.';
+may read, which stay plain as long as the policy is there: without row-level security, and without indexes, checks,
+statistics and partitions on expressions that call functions of users. Needs pgps_admin and SELECT on the type. Errors:
+42704, 42710, 42601, 42501, and those of the expression.';
 
 create or replace function pgps_internal.do_drop_policy(caller name, args jsonb) returns void
 language plpgsql
