@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import psycopg
 
 from pgps_worker.connection import connect, notified
+from pgps_worker.damping import Damper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,15 +166,17 @@ class Listener:
 
     async def run(self) -> None:
         """Listen until asked to stop."""
-        async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-            # What comes while a statement runs.
-            connection.add_notify_handler(lambda notify: self.ears.ring(notify.channel))
-            listening: set[str] = set()
-            while not self.stop.requested:
-                self.ears.changed.clear()
-                listening = await self._listen(connection, listening)
-                self.vitals.up(self.name)
-                await self._hear(connection)
+        # What is still to be rung when the session is gone, its successor rings.
+        with contextlib.closing(Damper(self.ears.ring)) as damper:
+            async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
+                # What comes while a statement runs.
+                connection.add_notify_handler(lambda notify: damper.note(notify.channel))
+                listening: set[str] = set()
+                while not self.stop.requested:
+                    self.ears.changed.clear()
+                    listening = await self._listen(connection, listening)
+                    self.vitals.up(self.name)
+                    await self._hear(connection, damper)
 
     async def _listen(self, connection: Connection, listening: set[str]) -> set[str]:
         """Listen to what is waited for now instead of what was, and ring what is new; return what it is."""
@@ -187,7 +190,7 @@ class Listener:
             self.ears.ring(channel)
         return wanted
 
-    async def _hear(self, connection: Connection) -> None:
+    async def _hear(self, connection: Connection, damper: Damper) -> None:
         """Ring until other channels are waited for. Raises psycopg.OperationalError when the session is gone.
 
         Notifications are read as they come: a coroutine that waits for each would take ten times as long.
@@ -198,7 +201,7 @@ class Listener:
             try:
                 pgconn.consume_input()
                 while told := pgconn.notifies():
-                    self.ears.ring(told.relname.decode())
+                    damper.note(told.relname.decode())
             except psycopg.OperationalError as error:
                 broken.append(error)
                 self.ears.changed.set()
