@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '2af8dabf6ed8a63e', $python$
+('attribute_list', 'aabedffd95be1b26', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '2af8dabf6ed8a63e', $python$
+('callback_text', 'aabedffd95be1b26', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '2af8dabf6ed8a63e', $python$
+('calling', 'aabedffd95be1b26', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '2af8dabf6ed8a63e', $python$
+('composite.absence', 'aabedffd95be1b26', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', '2af8dabf6ed8a63e', $python$
+('composite.codetime', 'aabedffd95be1b26', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -495,7 +495,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', '2af8dabf6ed8a63e', $python$
+('composite.contexts', 'aabedffd95be1b26', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -656,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '2af8dabf6ed8a63e', $python$
+('composite.coupled', 'aabedffd95be1b26', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -844,7 +844,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '2af8dabf6ed8a63e', $python$
+('composite.definition', 'aabedffd95be1b26', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1079,7 +1079,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '2af8dabf6ed8a63e', $python$
+('composite.described', 'aabedffd95be1b26', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1232,7 +1232,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '2af8dabf6ed8a63e', $python$
+('composite.detector', 'aabedffd95be1b26', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1634,7 +1634,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', '2af8dabf6ed8a63e', $python$
+('composite.entry', 'aabedffd95be1b26', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1652,7 +1652,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '2af8dabf6ed8a63e', $python$
+('composite.event_time', 'aabedffd95be1b26', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1756,7 +1756,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '2af8dabf6ed8a63e', $python$
+('composite.gathering', 'aabedffd95be1b26', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -1782,14 +1782,15 @@ Span = Optional[tuple[int, Optional[int], Optional[int]]]
 Gathered = tuple[int, int, Any, int, "Events"]
 # The same of what a neighbour has detected; its key is in it.
 PartArrival = tuple[int, int, int, "Events"]
-# For an event type, as long as it does not change: what that depends on, the queries for hits and for events.
-Reading = tuple[str, str, str]
+# For an event type, as long as it does not change: what that depends on, the queries for hits, ranges of ids, and ids.
+Reading = tuple[str, str, str, str]
 
 
 class Events:
     """Hold events of one type as arrays, in order of their ids.
 
-    keys: for lists of attributes, the keys of the events. times: when they were published.
+    keys: for lists of attributes, the keys of the events. times: when they were published. known: by id, their places,
+    once they are asked for.
     """
 
     def __init__(self, kind: str) -> None:
@@ -1803,6 +1804,7 @@ class Events:
         self.keys: dict[tuple[str, ...], list[str]] = {}
         self.event_times: list[Optional[int]] = []
         self.spans: list[Span] = []
+        self.known: dict[int, int] = {}
 
     def places(self, hits: "Hits") -> Iterable[int]:
         """Return the places of the events that a class has got."""
@@ -1810,10 +1812,9 @@ class Events:
         found: list[int] = []
         for low, high in zip(hits.lows, hits.highs):
             found.extend(range(bisect_left(ids, low), bisect_left(ids, high)))
-        for one in hits.ids:
-            place = bisect_left(ids, one)
-            if place < len(ids) and ids[place] == one:
-                found.append(place)
+        if hits.ids:
+            known = self.known = self.known or {one: place for place, one in enumerate(ids)}
+            found += [known[one] for one in hits.ids if one in known]
         for low, high in zip(hits.skip_lows, hits.skip_highs):
             found = [place for place in found if not low <= ids[place] < high]
         return found
@@ -1855,7 +1856,7 @@ def gather(
         number = source["type_id"]
         if number in found:
             events = Events(source["type"])
-            read_events(queries, memory, events, readings[number][2], columns[number], found[number])
+            read_events(queries, memory, events, readings[number][2:], columns[number], found[number])
             add_statements(queries, events, number, broker)
             for one in found[number]:
                 places = events.places(one)
@@ -1907,20 +1908,13 @@ def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events:
 
 
 def read_events(
-    queries: Queries, memory: dict[str, Any], events: Events, query: str, columns: list[tuple[str, ...]],
+    queries: Queries, memory: dict[str, Any], events: Events, texts: tuple[str, str], columns: list[tuple[str, ...]],
     hits: list[Hits],
 ) -> None:  # fmt: skip
-    """Read the events of a type that somebody has got."""
-    dense, ids = runs_of(sorted({one for group in hits for one in group.ids}))
-    ranges = merged([*dense, *(range_ for one in hits for range_ in zip(one.lows, one.highs))])
-    lows = [low for low, _ in ranges]
-    if ranges:
-        ids = [one for one in ids if not covered(ranges, lows, one)]
+    """Read the events of a type that somebody has got; texts: the queries for ranges of ids, and for ids."""
     raw: list[list[Any]] = [[] for _ in columns]
     single: set[int] = set()  # keys that are one text
-    plan = queries.plan(query, ["bigint[]", "bigint[]", "bigint[]"])
-    portions = portions_of(ranges)
-    for row in plan.execute([[low for low, _ in portions], [high for _, high in portions], ids]):
+    for row in portions_read(queries, texts, hits):
         events.ids += row["ids"]
         events.xids += row["xids"]
         events.payloads += row["payloads"]
@@ -1936,8 +1930,24 @@ def read_events(
             events.spans += map(span_of, *bounds)
     if events.ids != sorted(events.ids):
         put_in_order(events, raw)
-    for names, texts, number in zip(columns, raw, range(len(columns))):
-        events.keys[names] = keys_of(memory, texts, is_text=number in single)
+    for names, values, number in zip(columns, raw, range(len(columns))):
+        events.keys[names] = keys_of(memory, values, is_text=number in single)
+
+
+def portions_read(queries: Queries, texts: tuple[str, str], hits: list[Hits]) -> list[dict[str, Any]]:
+    """Return the rows of the queries for ranges of ids, and for ids."""
+    dense, ids = runs_of(sorted({one for group in hits for one in group.ids}))
+    ranges = merged([*dense, *(range_ for one in hits for range_ in zip(one.lows, one.highs))])
+    lows = [low for low, _ in ranges]
+    found: list[dict[str, Any]] = []
+    if ranges:
+        ids = [one for one in ids if not covered(ranges, lows, one)]
+        portions = portions_of(ranges)
+        plan = queries.plan(texts[0], ["bigint[]", "bigint[]"])
+        found += plan.execute([[low for low, _ in portions], [high for _, high in portions]])
+    if ids:
+        found += queries.plan(texts[1], ["bigint[]"]).execute([ids])
+    return found
 
 
 def put_in_order(events: Events, raw: list[list[Any]]) -> None:
@@ -2079,7 +2089,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '2af8dabf6ed8a63e', $python$
+('composite.graph', 'aabedffd95be1b26', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2321,7 +2331,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', '2af8dabf6ed8a63e', $python$
+('composite.keys', 'aabedffd95be1b26', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2403,7 +2413,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '2af8dabf6ed8a63e', $python$
+('composite.keystate', 'aabedffd95be1b26', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2546,7 +2556,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '2af8dabf6ed8a63e', $python$
+('composite.limits', 'aabedffd95be1b26', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Iterable
@@ -2586,7 +2596,7 @@ def measured(texts: Iterable[str], events: int) -> list[str]:
         found.append(text)
     return found
 $python$),
-('composite.matching', '2af8dabf6ed8a63e', $python$
+('composite.matching', 'aabedffd95be1b26', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2656,7 +2666,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '2af8dabf6ed8a63e', $python$
+('composite.memo', 'aabedffd95be1b26', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2727,7 +2737,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '2af8dabf6ed8a63e', $python$
+('composite.occurrences', 'aabedffd95be1b26', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2816,7 +2826,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '2af8dabf6ed8a63e', $python$
+('composite.pairing', 'aabedffd95be1b26', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2900,7 +2910,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '2af8dabf6ed8a63e', $python$
+('composite.parser', 'aabedffd95be1b26', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3238,7 +3248,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '2af8dabf6ed8a63e', $python$
+('composite.parts', 'aabedffd95be1b26', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3382,7 +3392,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '2af8dabf6ed8a63e', $python$
+('composite.points', 'aabedffd95be1b26', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3506,7 +3516,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', '2af8dabf6ed8a63e', $python$
+('composite.queries', 'aabedffd95be1b26', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3594,7 +3604,7 @@ from pgps_internal.composite c where c.composite_id = any ($1::bigint[])"""
 INTERVALS = """
 select pgps_internal.interval_types()::text as value"""
 READING = """
-select r.version, r.hits, r.events from pgps_internal.reading($1, $2) r"""
+select r.version, r.hits, r.ranges, r.alone from pgps_internal.reading($1, $2) r"""
 
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
@@ -3691,10 +3701,10 @@ class Queries:
         found: list[str] = json.loads(self.value(INTERVALS))
         return found
 
-    def reading(self, type_id: int, keys: str) -> tuple[str, str, str]:
-        """Return how events of a type are read: what that depends on, the queries for hits and for events."""
+    def reading(self, type_id: int, keys: str) -> tuple[str, str, str, str]:
+        """Return how events of a type are read: what that depends on, the queries for hits, for ranges and for ids."""
         (row,) = self.plan(READING, ["integer", "jsonb"]).execute([type_id, keys])
-        return row["version"], row["hits"], row["events"]
+        return row["version"], row["hits"], row["ranges"], row["alone"]
 
     def event_ids(self, count: int) -> Sequence[int]:
         """Return ids for so many events, in ascending order."""
@@ -3867,7 +3877,7 @@ def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")
 $python$),
-('composite.rows', '2af8dabf6ed8a63e', $python$
+('composite.rows', 'aabedffd95be1b26', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3956,7 +3966,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '2af8dabf6ed8a63e', $python$
+('composite.sequence', 'aabedffd95be1b26', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -4095,7 +4105,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '2af8dabf6ed8a63e', $python$
+('composite.server', 'aabedffd95be1b26', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4422,7 +4432,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[lis
     end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
     return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends, parts]
 $python$),
-('composite.stepping', '2af8dabf6ed8a63e', $python$
+('composite.stepping', 'aabedffd95be1b26', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4689,7 +4699,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '2af8dabf6ed8a63e', $python$
+('composite.storing', 'aabedffd95be1b26', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4793,7 +4803,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '2af8dabf6ed8a63e', $python$
+('composite.subjects', 'aabedffd95be1b26', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -5017,7 +5027,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', '2af8dabf6ed8a63e', $python$
+('composite.syntax', 'aabedffd95be1b26', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5122,7 +5132,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '2af8dabf6ed8a63e', $python$
+('composite.takeover', 'aabedffd95be1b26', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5205,7 +5215,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '2af8dabf6ed8a63e', $python$
+('composite.texts', 'aabedffd95be1b26', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5417,7 +5427,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '2af8dabf6ed8a63e', $python$
+('composite.times', 'aabedffd95be1b26', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5619,7 +5629,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '2af8dabf6ed8a63e', $python$
+('composite.told', 'aabedffd95be1b26', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5630,6 +5640,7 @@ from composite.definition import Definition
 from composite.occurrences import constituents
 from composite.points import TIME_BITS, Occurrence
 from composite.stepping import Found
+from composite.syntax import Expression
 from composite.times import EPOCH
 from composite.wire import write_occurrence, write_point
 
@@ -5643,9 +5654,6 @@ def moment(at: int) -> str:
 # time and payload, and behind the id.
 Heads = tuple[dict[Any, tuple[str, str, str]], dict[Any, tuple[str, str, str]]]
 
-# Origin of an event, what stands before its payload, and what stands behind its id.
-Frame = tuple[Optional[str], str, str]
-
 
 class PairTeller:
     """Write what sequences of two events are made of; what is the same in many is written once.
@@ -5657,8 +5665,6 @@ class PairTeller:
         self.leaves = definition.expression.parts
         self.moments = moments
         self.heads = heads
-        # By time, since events of one time come from one statement, mostly.
-        self.frames: tuple[dict[int, Frame], dict[int, Frame]] = ({}, {})
 
     def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
         """Return the constituents of a sequence, which are in order of time, as a JSON array."""
@@ -5669,24 +5675,20 @@ class PairTeller:
     def write_event(self, role: int, event: Occurrence) -> str:
         """Return an event at an operand of the sequence as a constituent, as write_part does."""
         _, _, end, _, event_id, origin, payload = event
-        frame = self.frames[role].get(end >> TIME_BITS)
-        if frame is None or frame[0] != origin:
-            frame = self.frame(role, origin, end >> TIME_BITS)
-        return f'{frame[1]}{payload},"event_id":{event_id}{frame[2]}'
-
-    def frame(self, role: int, origin: Optional[str], time: int) -> Frame:
-        """Return what stands around the payload and the id of events, in the order that jsonb puts names in."""
         head = self.heads[role].get(origin)
         if head is None:
-            leaf = self.leaves[role]
-            name, source, kind = (json.dumps(text, ensure_ascii=False) for text in (leaf.name, origin, leaf.type))
-            head = f'{{"as":{name},"at":"', f'","origin":{source},"payload":', f',"event_type":{kind}}}'
-            self.heads[role][origin] = head
-        at = self.moments.get(time)
+            head = self.heads[role][origin] = head_of(self.leaves[role], origin)
+        before, between, behind = head
+        at = self.moments.get(end >> TIME_BITS)
         if at is None:
-            at = self.moments[time] = moment(time)
-        frame = self.frames[role][time] = origin, f"{head[0]}{at}{head[1]}", head[2]
-        return frame
+            at = self.moments[end >> TIME_BITS] = moment(end >> TIME_BITS)
+        return f'{before}{at}{between}{payload},"event_id":{event_id}{behind}'
+
+
+def head_of(leaf: Expression, origin: Optional[str]) -> tuple[str, str, str]:
+    """Return what a constituent has around its time, payload and id, in the order that jsonb puts names in."""
+    name, source, kind = (json.dumps(text, ensure_ascii=False) for text in (leaf.name, origin, leaf.type))
+    return f'{{"as":{name},"at":"', f'","origin":{source},"payload":', f',"event_type":{kind}}}'
 
 
 def write_parts(definition: Definition, occurrence: Occurrence) -> str:
@@ -5713,7 +5715,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '2af8dabf6ed8a63e', $python$
+('composite.trial', 'aabedffd95be1b26', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5944,7 +5946,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '2af8dabf6ed8a63e', $python$
+('composite.windows', 'aabedffd95be1b26', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6160,7 +6162,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '2af8dabf6ed8a63e', $python$
+('composite.wire', 'aabedffd95be1b26', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6231,7 +6233,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '2af8dabf6ed8a63e', $python$
+('filter_literals', 'aabedffd95be1b26', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6317,7 +6319,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '2af8dabf6ed8a63e', $python$
+('filter_names', 'aabedffd95be1b26', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6431,7 +6433,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '2af8dabf6ed8a63e', $python$
+('filter_text', 'aabedffd95be1b26', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6698,7 +6700,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '2af8dabf6ed8a63e', $python$
+('in_select', 'aabedffd95be1b26', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6798,7 +6800,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '2af8dabf6ed8a63e', $python$
+('keywords', 'aabedffd95be1b26', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6870,7 +6872,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '2af8dabf6ed8a63e', $python$
+('lexer', 'aabedffd95be1b26', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7216,7 +7218,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '2af8dabf6ed8a63e', $python$
+('safe_filter', 'aabedffd95be1b26', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7517,7 +7519,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', '2af8dabf6ed8a63e', $python$
+('statement_composite', 'aabedffd95be1b26', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7612,7 +7614,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '2af8dabf6ed8a63e', $python$
+('statement_reader', 'aabedffd95be1b26', $python$
 """Read a statement word by word."""
 
 import re
@@ -7830,7 +7832,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '2af8dabf6ed8a63e', $python$
+('statement_text', 'aabedffd95be1b26', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -8108,7 +8110,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '2af8dabf6ed8a63e', $python$
+('token_lists', 'aabedffd95be1b26', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8342,7 +8344,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '2af8dabf6ed8a63e', $python$
+('whole_row', 'aabedffd95be1b26', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8447,7 +8449,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "2af8dabf6ed8a63e"
+digest = "aabedffd95be1b26"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8554,7 +8556,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "2af8dabf6ed8a63e"
+digest = "aabedffd95be1b26"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8654,7 +8656,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "2af8dabf6ed8a63e"
+digest = "aabedffd95be1b26"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8744,7 +8746,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "2af8dabf6ed8a63e"
+digest = "aabedffd95be1b26"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8836,7 +8838,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "2af8dabf6ed8a63e"
+digest = "aabedffd95be1b26"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8953,7 +8955,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "2af8dabf6ed8a63e"
+digest = "aabedffd95be1b26"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9046,7 +9048,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "2af8dabf6ed8a63e"
+digest = "aabedffd95be1b26"
 # Each behind those that it imports.
 names = [
     "lexer",

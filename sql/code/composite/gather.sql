@@ -140,7 +140,11 @@ comment on function pgps_internal.key_columns(pgps_internal.event_type, jsonb) i
 'How the keys of an event are read, l being its row of the log: columns text_N of one text each, and key_N, the text of
 an array, N being the place in keys, from 0 on';
 
-create or replace function pgps_internal.read_events(event_type pgps_internal.event_type, keys jsonb) returns text
+drop function if exists pgps_internal.reading(integer, jsonb),
+    pgps_internal.read_events(pgps_internal.event_type, jsonb);
+create or replace function pgps_internal.read_events(
+    event_type pgps_internal.event_type, keys jsonb, out ranges text, out alone text
+)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -161,7 +165,7 @@ declare
 begin
     -- Each range by itself, along the index: all of them would be sorted. Nested loops by force: a merge join would
     -- read the log from its beginning. In portions, since an array has a limited size.
-    return format($query$
+    ranges := format($query$
         select p.*
         from unnest($1, $2) r(low, high)
         cross join lateral (
@@ -170,12 +174,12 @@ begin
                 select %2$s
                 from (select l.* from %3$s l where l.event_id >= r.low and l.event_id < r.high
                     order by l.event_id) l) e) p
-        where p.ids is not null
-        union all
+        where p.ids is not null$query$, v_lists, v_columns, (read_events.event_type).log);
+    alone := format($query$
         select %1$s
         from (
             select %2$s
-            from unnest($3) r(event_id)
+            from unnest($1) r(event_id)
             cross join lateral (select l.* from %3$s l where l.event_id = r.event_id
                 and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.event_id) offset 0) l
             order by l.event_id) e
@@ -183,8 +187,9 @@ begin
 end
 $$;
 comment on function pgps_internal.read_events(pgps_internal.event_type, jsonb) is
-'The query that reads events of a type as arrays, of which each has a portion: takes the first and behind the last of
-ranges of ids, of which each is a portion, and ids. keys: lists of attributes; see pgps_internal.key_columns';
+'The queries that read events of a type as arrays, of which each has a portion. ranges: takes the first and behind the
+last of ranges of ids, of which each is a portion; alone: takes ids. keys: lists of attributes; see
+pgps_internal.key_columns';
 
 create or replace function pgps_internal.reading_version(event_type pgps_internal.event_type) returns text
 language plpgsql stable
@@ -204,16 +209,17 @@ comment on function pgps_internal.reading_version(pgps_internal.event_type) is
 'All that what pgps_internal.reading returns for a type depends on: making that takes many times as long as comparing';
 
 create or replace function pgps_internal.reading(
-    type_id integer, keys jsonb, out version text, out hits text, out events text
+    type_id integer, keys jsonb, out version text, out hits text, out ranges text, out alone text
 )
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    select pgps_internal.reading_version(t), pgps_internal.read_hits(t), pgps_internal.read_events(t, reading.keys)
-    into version, hits, events
-    from pgps_internal.event_type t where t.type_id = reading.type_id;
+    select pgps_internal.reading_version(t), pgps_internal.read_hits(t), e.ranges, e.alone
+    into version, hits, ranges, alone
+    from pgps_internal.event_type t cross join lateral pgps_internal.read_events(t, reading.keys) e
+    where t.type_id = reading.type_id;
 end
 $$;
 comment on function pgps_internal.reading(integer, jsonb) is

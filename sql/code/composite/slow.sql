@@ -6,11 +6,13 @@
 -- Writes: slow_detection.
 
 create or replace function pgps_internal.code_seconds(pace text) returns double precision
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select case code_seconds.pace when 'quick' then 1
-        when 'slow' then 10 * extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval) end
+begin
+    return case code_seconds.pace when 'quick' then 1
+        when 'slow' then 10 * extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval) end;
+end
 $$;
 comment on function pgps_internal.code_seconds(text) is
 'How many seconds the code of one owner may take in a step: quick = a step of all composite events, slow = one of an

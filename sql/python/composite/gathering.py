@@ -23,14 +23,15 @@ Span = Optional[tuple[int, Optional[int], Optional[int]]]
 Gathered = tuple[int, int, Any, int, "Events"]
 # The same of what a neighbour has detected; its key is in it.
 PartArrival = tuple[int, int, int, "Events"]
-# For an event type, as long as it does not change: what that depends on, the queries for hits and for events.
-Reading = tuple[str, str, str]
+# For an event type, as long as it does not change: what that depends on, the queries for hits, ranges of ids, and ids.
+Reading = tuple[str, str, str, str]
 
 
 class Events:
     """Hold events of one type as arrays, in order of their ids.
 
-    keys: for lists of attributes, the keys of the events. times: when they were published.
+    keys: for lists of attributes, the keys of the events. times: when they were published. known: by id, their places,
+    once they are asked for.
     """
 
     def __init__(self, kind: str) -> None:
@@ -44,6 +45,7 @@ class Events:
         self.keys: dict[tuple[str, ...], list[str]] = {}
         self.event_times: list[Optional[int]] = []
         self.spans: list[Span] = []
+        self.known: dict[int, int] = {}
 
     def places(self, hits: "Hits") -> Iterable[int]:
         """Return the places of the events that a class has got."""
@@ -51,10 +53,9 @@ class Events:
         found: list[int] = []
         for low, high in zip(hits.lows, hits.highs):
             found.extend(range(bisect_left(ids, low), bisect_left(ids, high)))
-        for one in hits.ids:
-            place = bisect_left(ids, one)
-            if place < len(ids) and ids[place] == one:
-                found.append(place)
+        if hits.ids:
+            known = self.known = self.known or {one: place for place, one in enumerate(ids)}
+            found += [known[one] for one in hits.ids if one in known]
         for low, high in zip(hits.skip_lows, hits.skip_highs):
             found = [place for place in found if not low <= ids[place] < high]
         return found
@@ -96,7 +97,7 @@ def gather(
         number = source["type_id"]
         if number in found:
             events = Events(source["type"])
-            read_events(queries, memory, events, readings[number][2], columns[number], found[number])
+            read_events(queries, memory, events, readings[number][2:], columns[number], found[number])
             add_statements(queries, events, number, broker)
             for one in found[number]:
                 places = events.places(one)
@@ -148,20 +149,13 @@ def hand_over(subject: Any, leaf: int, base: int, places: Iterable[int], events:
 
 
 def read_events(
-    queries: Queries, memory: dict[str, Any], events: Events, query: str, columns: list[tuple[str, ...]],
+    queries: Queries, memory: dict[str, Any], events: Events, texts: tuple[str, str], columns: list[tuple[str, ...]],
     hits: list[Hits],
 ) -> None:  # fmt: skip
-    """Read the events of a type that somebody has got."""
-    dense, ids = runs_of(sorted({one for group in hits for one in group.ids}))
-    ranges = merged([*dense, *(range_ for one in hits for range_ in zip(one.lows, one.highs))])
-    lows = [low for low, _ in ranges]
-    if ranges:
-        ids = [one for one in ids if not covered(ranges, lows, one)]
+    """Read the events of a type that somebody has got; texts: the queries for ranges of ids, and for ids."""
     raw: list[list[Any]] = [[] for _ in columns]
     single: set[int] = set()  # keys that are one text
-    plan = queries.plan(query, ["bigint[]", "bigint[]", "bigint[]"])
-    portions = portions_of(ranges)
-    for row in plan.execute([[low for low, _ in portions], [high for _, high in portions], ids]):
+    for row in portions_read(queries, texts, hits):
         events.ids += row["ids"]
         events.xids += row["xids"]
         events.payloads += row["payloads"]
@@ -177,8 +171,24 @@ def read_events(
             events.spans += map(span_of, *bounds)
     if events.ids != sorted(events.ids):
         put_in_order(events, raw)
-    for names, texts, number in zip(columns, raw, range(len(columns))):
-        events.keys[names] = keys_of(memory, texts, is_text=number in single)
+    for names, values, number in zip(columns, raw, range(len(columns))):
+        events.keys[names] = keys_of(memory, values, is_text=number in single)
+
+
+def portions_read(queries: Queries, texts: tuple[str, str], hits: list[Hits]) -> list[dict[str, Any]]:
+    """Return the rows of the queries for ranges of ids, and for ids."""
+    dense, ids = runs_of(sorted({one for group in hits for one in group.ids}))
+    ranges = merged([*dense, *(range_ for one in hits for range_ in zip(one.lows, one.highs))])
+    lows = [low for low, _ in ranges]
+    found: list[dict[str, Any]] = []
+    if ranges:
+        ids = [one for one in ids if not covered(ranges, lows, one)]
+        portions = portions_of(ranges)
+        plan = queries.plan(texts[0], ["bigint[]", "bigint[]"])
+        found += plan.execute([[low for low, _ in portions], [high for _, high in portions]])
+    if ids:
+        found += queries.plan(texts[1], ["bigint[]"]).execute([ids])
+    return found
 
 
 def put_in_order(events: Events, raw: list[list[Any]]) -> None:

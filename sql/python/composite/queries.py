@@ -85,7 +85,7 @@ from pgps_internal.composite c where c.composite_id = any ($1::bigint[])"""
 INTERVALS = """
 select pgps_internal.interval_types()::text as value"""
 READING = """
-select r.version, r.hits, r.events from pgps_internal.reading($1, $2) r"""
+select r.version, r.hits, r.ranges, r.alone from pgps_internal.reading($1, $2) r"""
 
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
@@ -182,10 +182,10 @@ class Queries:
         found: list[str] = json.loads(self.value(INTERVALS))
         return found
 
-    def reading(self, type_id: int, keys: str) -> tuple[str, str, str]:
-        """Return how events of a type are read: what that depends on, the queries for hits and for events."""
+    def reading(self, type_id: int, keys: str) -> tuple[str, str, str, str]:
+        """Return how events of a type are read: what that depends on, the queries for hits, for ranges and for ids."""
         (row,) = self.plan(READING, ["integer", "jsonb"]).execute([type_id, keys])
-        return row["version"], row["hits"], row["events"]
+        return row["version"], row["hits"], row["ranges"], row["alone"]
 
     def event_ids(self, count: int) -> Sequence[int]:
         """Return ids for so many events, in ascending order."""

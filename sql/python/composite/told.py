@@ -8,6 +8,7 @@ from composite.definition import Definition
 from composite.occurrences import constituents
 from composite.points import TIME_BITS, Occurrence
 from composite.stepping import Found
+from composite.syntax import Expression
 from composite.times import EPOCH
 from composite.wire import write_occurrence, write_point
 
@@ -21,9 +22,6 @@ def moment(at: int) -> str:
 # time and payload, and behind the id.
 Heads = tuple[dict[Any, tuple[str, str, str]], dict[Any, tuple[str, str, str]]]
 
-# Origin of an event, what stands before its payload, and what stands behind its id.
-Frame = tuple[Optional[str], str, str]
-
 
 class PairTeller:
     """Write what sequences of two events are made of; what is the same in many is written once.
@@ -35,8 +33,6 @@ class PairTeller:
         self.leaves = definition.expression.parts
         self.moments = moments
         self.heads = heads
-        # By time, since events of one time come from one statement, mostly.
-        self.frames: tuple[dict[int, Frame], dict[int, Frame]] = ({}, {})
 
     def write(self, firsts: tuple[Occurrence, ...], last: Occurrence) -> str:
         """Return the constituents of a sequence, which are in order of time, as a JSON array."""
@@ -47,24 +43,20 @@ class PairTeller:
     def write_event(self, role: int, event: Occurrence) -> str:
         """Return an event at an operand of the sequence as a constituent, as write_part does."""
         _, _, end, _, event_id, origin, payload = event
-        frame = self.frames[role].get(end >> TIME_BITS)
-        if frame is None or frame[0] != origin:
-            frame = self.frame(role, origin, end >> TIME_BITS)
-        return f'{frame[1]}{payload},"event_id":{event_id}{frame[2]}'
-
-    def frame(self, role: int, origin: Optional[str], time: int) -> Frame:
-        """Return what stands around the payload and the id of events, in the order that jsonb puts names in."""
         head = self.heads[role].get(origin)
         if head is None:
-            leaf = self.leaves[role]
-            name, source, kind = (json.dumps(text, ensure_ascii=False) for text in (leaf.name, origin, leaf.type))
-            head = f'{{"as":{name},"at":"', f'","origin":{source},"payload":', f',"event_type":{kind}}}'
-            self.heads[role][origin] = head
-        at = self.moments.get(time)
+            head = self.heads[role][origin] = head_of(self.leaves[role], origin)
+        before, between, behind = head
+        at = self.moments.get(end >> TIME_BITS)
         if at is None:
-            at = self.moments[time] = moment(time)
-        frame = self.frames[role][time] = origin, f"{head[0]}{at}{head[1]}", head[2]
-        return frame
+            at = self.moments[end >> TIME_BITS] = moment(end >> TIME_BITS)
+        return f'{before}{at}{between}{payload},"event_id":{event_id}{behind}'
+
+
+def head_of(leaf: Expression, origin: Optional[str]) -> tuple[str, str, str]:
+    """Return what a constituent has around its time, payload and id, in the order that jsonb puts names in."""
+    name, source, kind = (json.dumps(text, ensure_ascii=False) for text in (leaf.name, origin, leaf.type))
+    return f'{{"as":{name},"at":"', f'","origin":{source},"payload":', f',"event_type":{kind}}}'
 
 
 def write_parts(definition: Definition, occurrence: Occurrence) -> str:

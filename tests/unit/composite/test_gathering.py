@@ -15,20 +15,21 @@ TEXTS = st.one_of(st.none(), st.text(max_size=20), st.text(alphabet='a"\\\x01é\
 
 
 class Log:
-    """Answers the query for events from a dictionary of ids and keys, with the portions in an order that is given."""
+    """Answers the queries for events from a dictionary of ids and keys, with the portions in an order that is given."""
 
     def __init__(self, keys: dict[int, str | None], name: str, order: list[int]) -> None:
         self.keys, self.name, self.order = keys, name, order
+        self.text = ""
 
     def plan(self, text: str, types: list[str]) -> Log:
+        self.text = text
         return self
 
     def execute(self, values: list[list[int]]) -> list[dict[str, Any]]:
-        lows, highs, ids = values
-        portions = [
-            [one for one in sorted(self.keys) if low <= one < high] for low, high in zip(lows, highs, strict=True)
-        ]
-        portions.append([one for one in sorted(self.keys) if one in ids])
+        portions = [[one for one in sorted(self.keys) if one in values[0]]]
+        if self.text == "ranges":
+            bounds = zip(*values, strict=True)
+            portions = [[one for one in sorted(self.keys) if low <= one < high] for low, high in bounds]
         rows = [self.row(portion) for portion in portions if portion]
         return [rows[place] for place in sorted(range(len(rows)), key=lambda place: self.order[place % 7])]
 
@@ -67,7 +68,7 @@ def test_events_are_in_order_of_their_ids_however_they_come(
     hits = Hits(1, [1], [0], alone, lows, [low + 30 for low in lows], [], [])
     events = Events("a")
     log: Any = Log(keys, name, order)
-    read_events(log, {}, events, "", [("k",)], [hits])
+    read_events(log, {}, events, ("ranges", "alone"), [("k",)], [hits])
     asked = {one for low in lows for one in range(low, low + 30)} | set(alone)
     assert set(events.ids) >= asked & set(keys)
     assert events.ids == sorted(set(events.ids))
