@@ -16,7 +16,7 @@ FIXED := --randomly-seed=1 --hypothesis-seed=1
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all pictures package soak storm kills lint format generate bench field profile clean
+.PHONY: help setup demo check test test-all servers pictures package soak storm kills lint format generate bench field profile clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -36,6 +36,9 @@ test: setup ## run the tests, except the slow ones, in a fixed order
 
 test-all: setup ## run all tests, the slow ones too, in an order of its own each time
 	@$(BIN)/pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
+
+servers: setup ## run a part of the tests on PostgreSQL 16, 17 and 18, which npm has; ARGS='18 tests/links -x'
+	@$(BIN)/python -m tests.servers $(ARGS)
 
 pictures: setup ## make the pictures of the console in docs/images again, with chromium
 	PGPS_SCREENSHOTS=docs/images $(BIN)/pytest -q tests/console/test_browser.py

@@ -84,7 +84,7 @@ def npm(*packages: str) -> Path:
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise Missing(f"{packages[0]} comes from npm, and there is no {program}")
-    place = cache() / f"npm-{packages[0].partition('@')[0]}"
+    place = cache() / f"npm-{packages[0].replace('/', '-')}"
     if not (place / ".complete").exists():
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)

@@ -115,7 +115,9 @@ begin
             and v_me.incarnation = pgps_internal.link_incarnation(), 'protocol', 1, 'audits', true,
         'recounts', true, 'detects', true,
         'version', pgps.version(), 'collation',
-            (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider, d.daticulocale)
+            -- Before version 17 of the server datlocale was daticulocale.
+            (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider,
+                coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale'))
             from pg_database d where d.datname = current_database()));
 end
 $$;

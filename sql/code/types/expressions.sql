@@ -103,7 +103,7 @@ create or replace function pgps_internal.node_fault(tree text, subselects boolea
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Servers before version 16 write some of the names without EXPR at the end.
+    -- Servers before version 16 write some of the names without EXPR at the end, and rights with the table.
     select case
             when m[1] in ('SUBLINK', 'SUBPLAN', 'QUERY', 'RTE', 'RANGETBLENTRY') then 'a sub-select'
             when m[1] in ('AGGREF', 'GROUPINGFUNC') then 'an aggregate'
@@ -121,8 +121,8 @@ as $$
             SQLVALUEFUNCTION,RELABELTYPE,COERCEVIAIO,ARRAYCOERCEEXPR,COERCETODOMAIN,FIELDSELECT,
             SUBSCRIPTINGREF}'::text[])
         and not (node_fault.subselects
-            and m[1] = any ('{SUBLINK,QUERY,RTE,RANGETBLENTRY,RANGETBLREF,FROMEXPR,JOINEXPR,TARGETENTRY,ALIAS,PARAM,
-            AGGREF,SORTGROUPCLAUSE}'::text[]))
+            and m[1] = any ('{SUBLINK,QUERY,RTE,RANGETBLENTRY,RTEPERMISSIONINFO,RANGETBLREF,FROMEXPR,JOINEXPR,
+            TARGETENTRY,ALIAS,PARAM,AGGREF,SORTGROUPCLAUSE}'::text[]))
     limit 1
 $$;
 comment on function pgps_internal.node_fault(text, boolean) is
