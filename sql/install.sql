@@ -38,7 +38,7 @@
 \ir schema/0034_slow.sql
 \ir schema/0035_unread.sql
 \ir schema/0036_named.sql
-\ir schema/0039_plain.sql
+\ir schema/0037_plain_tables.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql

@@ -2,11 +2,11 @@
 
 from pgps.install import run_sql
 
-revision = "0039"
+revision = "0037"
 down_revision = "0036"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    run_sql("schema/0039_plain.sql")
+    run_sql("schema/0037_plain_tables.sql")
