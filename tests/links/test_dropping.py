@@ -132,6 +132,27 @@ def test_what_came_is_dispatched_before_the_link_goes(brokers: Brokers) -> None:
         assert links[0].drained
 
 
+def test_a_path_that_nobody_wants_any_more_before_the_new_one_has_answered_is_let_go(brokers: Brokers) -> None:
+    """The filter itself is still told to the new parent, for another origin."""
+    a, b, c, d, e = made = brokers(5)
+    for broker in (c, d):
+        make_type(broker.admin, "tick")
+    with linked([(a, b), (b, c), (a, d), (a, e), (d, c)]) as links:
+        settle(made, links)
+        call(e.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        drop(a, "to_b")
+        links[0].move()  # a turns to d for what c publishes, and d does not answer yet
+        with linked([(e, c)]) as others:
+            settle([a, c, e], [links[3], *others])
+            settle(made, [*links, *others])
+            assert links[0].drained
+            publish(c.admin, "tick", 1)
+            publish(d.admin, "tick", 2)
+            settle(made, [*links, *others])
+            assert sorted(received(e, "all")) == [("c", 1), ("d", 2)]
+
+
 def test_one_that_cannot_be_reached_waits_and_says_how_to_drop_it_at_once(brokers: Brokers) -> None:
     a, b = brokers(2)
     make_type(a.admin, "tick")

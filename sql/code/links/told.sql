@@ -191,7 +191,7 @@ begin
     from unnest(v_known) s
     full join (select * from pgps_internal.told t where t.neighbour_id = v_id) t on t.kind = s.kind and t.key = s.key
     where s.value is distinct from t.value
-        and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, t.kind, t.key));
+        and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, v_interests, t.kind, t.key));
     delete from pgps_internal.told t
     where t.neighbour_id = v_id
         and (t.kind in ('active', 'parted')
@@ -213,7 +213,10 @@ comment on function pgps_internal.refresh(pgps_internal.neighbour) is
 'Puts the difference between what a neighbour should know and what it was told into the ledger of shipments; called by
 the session that sends to it';
 
-create or replace function pgps_internal.is_held(neighbour pgps_internal.neighbour, kind text, key text) returns boolean
+drop function if exists pgps_internal.is_held(pgps_internal.neighbour, text, text);
+create or replace function pgps_internal.is_held(
+    neighbour pgps_internal.neighbour, interests pgps_internal.interest[], kind text, key text
+) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -227,18 +230,19 @@ begin
         when 'sub' then
             return (is_held.neighbour).is_draining or pgps_internal.is_awaited(is_held.neighbour, is_held.key);
         when 'attach' then
-            -- The old parent is let go when the new one has answered.
+            -- The old parent is let go when the new one has answered; it is not asked where nobody wants anything of
+            -- the origin any more.
             return exists (
                 select from pgps_internal.origin o
                 where o.origin_id = is_held.key::integer and o.parent <> (is_held.neighbour).neighbour_id
-                    and exists (select from pgps_internal.activation a where a.origin_id = o.origin_id)
+                    and exists (select from unnest(is_held.interests) i where i.origin_id = o.origin_id)
                     and o.answered is distinct from o.attachment);
         else
             return false;
     end case;
 end
 $$;
-comment on function pgps_internal.is_held(pgps_internal.neighbour, text, text) is
+comment on function pgps_internal.is_held(pgps_internal.neighbour, pgps_internal.interest[], text, text) is
 'True while something that a neighbour was told, and need not know any more, is not withdrawn, because what replaces it
 is not in place yet';
 
