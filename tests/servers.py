@@ -4,12 +4,14 @@
     python -m tests.servers 18 tests/links -x            what is named, on one version
 
 The servers come from npm by name, with PL/Python built for an older Python than the system's. It runs with the system's
-nevertheless: of the functions and structures it uses, none has changed. Exit status: that of the first run that fails.
+nevertheless: of the functions and structures it uses, none has changed. psql is the system's, too. Exit status: that of
+the first run that fails.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +33,9 @@ def server(major: str) -> Path:
         if not found:
             raise peers.Missing("there is no library of Python 3: apt-get install postgresql-plpython3-15")
         library.symlink_to(found[-1])
+    client, ours = native / "bin" / "psql", shutil.which("psql")
+    if ours and not client.exists():
+        client.symlink_to(ours)
     return native / "bin"
 
 
