@@ -29,17 +29,25 @@ $$;
 comment on function pgps_internal.trees_of_table(oid) is
 'The trees of all expressions that whoever reads a table may evaluate';
 
-create or replace function pgps_internal.table_fault(relation oid, reader oid) returns text
+create or replace function pgps_internal.family_of(relation oid) returns setof oid
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     with recursive family (relation) as (
-        select table_fault.relation
+        select family_of.relation
         union
         select i.inhrelid from family f join pg_inherits i on i.inhparent = f.relation
     )
+    select f.relation from family f
+$$;
+comment on function pgps_internal.family_of(oid) is 'A table and all that inherit from it, partitions too';
+
+create or replace function pgps_internal.table_fault(relation oid, reader oid) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
     select format('reads %s, which %s', c.oid::regclass, x.fault)
-    from family f
+    from pgps_internal.family_of(table_fault.relation) f(relation)
     join pg_class c on c.oid = f.relation
     cross join lateral (
         select 'is no plain table' where c.relkind not in ('r', 'p', 'm')
@@ -188,13 +196,7 @@ begin
     from pgps_internal.policy p join pgps_internal.event_type e using (type_id)
     join pg_policy o on o.polrelid = e.log and o.polname = ('user_' || p.name)::name
     cross join lateral pgps_internal.tables_of_policy(o.polqual::text) t(relation)
-    cross join lateral (
-        with recursive family (relation) as (
-            select t.relation
-            union
-            select i.inhrelid from family f join pg_inherits i on i.inhparent = f.relation
-        )
-        select f.relation from family f) f
+    cross join lateral pgps_internal.family_of(t.relation) f(relation)
     join pg_class c on c.oid = f.relation
     where p.is_plain and pg_has_role(v_caller, c.relowner, 'usage') limit 1;
     if found then
