@@ -105,6 +105,17 @@ def test_what_a_restored_broker_has_forgotten_may_be_missing_elsewhere_or_not(tr
     assert kinds(subscription(3, 4, 7, 8, 9, 12), truth) == [("missing", (11,))]
 
 
+def test_what_counts_as_of_the_new_epoch_may_come_before_what_is_of_the_former(truth: Truth) -> None:
+    truth.note(Event(n, "tick", "a", 2, n, 5, float(n)) for n in (11, 12))
+    truth.note_order("a", [11, 12])
+    got = subscription(12, 3, 4, 5, 6, 7, 8, 9, 11)
+    assert ("disorder", (3, 4, 5, 6, 7, 8, 9, 11)) in kinds(got, truth)
+    truth.set_apart("a", {11, 12})
+    assert kinds(got, truth) == [("disorder", (11,))]
+    assert kinds(subscription(11, 12, 3, 4, 5, 6, 7, 8, 9), truth) == []
+    assert kinds(subscription(3, 4, 5, 6, 7, 8, 9, 12), truth) == [("missing", (11,))]
+
+
 def test_what_its_own_broker_hands_to_nobody_is_missing(truth: Truth) -> None:
     truth.note([Event(11, "tick", "a", 1, 11, 5, 11.0)])
     assert [(found.kind, found.ns) for found in truth.never_handed_out()] == [("missing", (11,))]

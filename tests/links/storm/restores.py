@@ -15,6 +15,11 @@ from tests.links.storm.traffic import read_journal
 from tests.links.storm.world import NOWHERE, Copy, NotYet, World
 
 _PATIENCE = 8.0
+_OF_THE_NEW_EPOCH = """
+    select (r.payload ->> 'n')::bigint from pgps.receive(%s, 1000000) r where r.payload ->> 'home' = %s and exists (
+        select from pgps_internal.delivery d join pgps_internal.origin o on o.is_self and o.to_batch is null
+        where d.batch_id > o.from_batch and (r.event_id = any (d.event_ids) or r.event_id <@ d.ids))
+"""
 
 
 class Storm(World):
@@ -102,6 +107,8 @@ class Storm(World):
         for (low, high), state in list(self.links.items()):
             if low == original and state != "gone":
                 self.links[name, high] = state
+                if (low, high) in self.misled:
+                    self.misled.add((name, high))
         for peer in peers:
             if (name, peer) not in self.links and peer != original and (peer, name) not in self.links:
                 self._define((peer, name))
@@ -157,6 +164,9 @@ class Storm(World):
         """Resume the links of a restored broker; they get the state that they had before the restore."""
         member = self.members[name]
         call(member.admin, "resume_links", "restored")
+        self.note_own(name)
+        fresh = rows(member.admin, _OF_THE_NEW_EPOCH, [f"{name}_own", name])
+        self.truth.set_apart(name, {n for (n,) in fresh})
         for pair, state in list(self.links.items()):
             if name in pair and state == "gone":
                 # The two sides of the link disagree whether it exists.
@@ -168,9 +178,5 @@ class Storm(World):
         admin, link = self.members[pair[0]].admin, f"to_{pair[1]}"
         if link not in column(admin, "select name from pgps.links where defined_here"):
             call(admin, "create_link", link, self.members[pair[1]].dsn)
-        if state == "paused":
-            call(admin, "alter_link", link, enabled=False)
-        elif state == "broken":
-            call(admin, "alter_link", link, conninfo=NOWHERE)
-        else:
-            call(admin, "alter_link", link, conninfo=self.members[pair[1]].dsn, enabled=True)
+        where = NOWHERE if pair in self.misled else self.members[pair[1]].dsn
+        call(admin, "alter_link", link, conninfo=where, enabled=state != "paused")

@@ -101,6 +101,17 @@ class Truth:
         """Begin a new era of a broker that was restored."""
         self.order[home].append([])
 
+    def set_apart(self, home: str, ns: set[int]) -> None:
+        """Record which events a restored broker counts as of its new epoch: their order among others is not promised.
+
+        What it had handed out shortly before the backup may be among them.
+        """
+        for era in [*self.order[home]]:
+            apart = [n for n in era if n in ns]
+            if apart and len(apart) < len(era):
+                era[:] = [n for n in era if n not in ns]
+                self.order[home].insert(0, apart)
+
     def never_handed_out(self) -> list[Finding]:
         """Return the events that were committed and that their own broker has not handed out."""
         handed = {n for eras in self.order.values() for era in eras for n in era}

@@ -61,6 +61,8 @@ class World:
     subscriptions: list[Subscription] = field(default_factory=list)
     ended: list[Subscription] = field(default_factory=list)
     links: dict[Pair, str] = field(default_factory=dict)
+    misled: set[Pair] = field(default_factory=set)
+    """Links whose connection string leads nowhere, also while they are paused."""
     types: list[str] = field(default_factory=lambda: list(BASE_TYPES))
     down: set[int] = field(default_factory=set)
     copies: dict[str, Copy] = field(default_factory=dict)
@@ -225,9 +227,13 @@ class World:
 
     def do_break(self, low: str, high: str) -> None:
         self._alter(low, high, "broken", conninfo=NOWHERE)
+        if self.links[low, high] == "broken":
+            self.misled.add((low, high))
 
     def do_mend(self, low: str, high: str) -> None:
-        self._alter(low, high, "up", conninfo=self.members[high].dsn)
+        # A step that was kept for later may find it paused.
+        self._alter(low, high, "up", conninfo=self.members[high].dsn, enabled=True)
+        self.misled.discard((low, high))
 
     def _alter(self, low: str, high: str, becomes: str, **what: object) -> None:
         admin = self._admin(low)
@@ -237,9 +243,9 @@ class World:
 
     def do_drop(self, low: str, high: str) -> None:
         admin = self._admin(low)
-        if self.links[low, high] == "broken":
+        if (low, high) in self.misled:
             # The step that mends it may be among those kept for later. A link that leads nowhere is never drained.
-            self._alter(low, high, "up", conninfo=self.members[high].dsn)
+            self.do_mend(low, high)
         if self.links[low, high] != "gone":
             call(admin, "drop_link", f"to_{high}")
         self._is_gone(low, high)
@@ -247,6 +253,7 @@ class World:
     def _is_gone(self, low: str, high: str) -> None:
         """Record that a link is dropped; steps with it that were kept for later are not done any more."""
         self.links[low, high] = "gone"
+        self.misled.discard((low, high))
         self.undone = [step for step in self.undone if step.args != (low, high)]
 
     def do_drop_hard(self, low: str, high: str) -> None:
@@ -351,7 +358,7 @@ class World:
         for name in self.members:
             self.start_worker(name)
         for pair, state in list(self.links.items()):
-            what = {"gone": "make", "paused": "resume", "broken": "mend"}.get(state)
+            what = "mend" if pair in self.misled else {"gone": "make", "paused": "resume"}.get(state)
             if what and not any(step.what == what and step.args == pair for step in self.undone):
                 self.do(Step(self.now, what, pair))
 
