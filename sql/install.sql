@@ -62,6 +62,7 @@
 \ir code/types/types.sql
 \ir code/types/expressions.sql
 \ir code/types/type_checks.sql
+\ir code/types/type_locks.sql
 \ir code/types/alter.sql
 \ir code/types/queues.sql
 \ir code/types/advertise.sql

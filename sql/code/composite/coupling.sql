@@ -81,6 +81,8 @@ begin
     values ((couple.subscription).subscription_id, (couple.event_type).type_id, args ->> 'coupling');
     perform pgps_internal.build(p, (couple.event_type).type_id)
     from pgps_internal.pieces_of_rule(couple.subscription, couple.event_type) p;
+    perform pgps_internal.lock_types(array(select t.type_id
+        from pgps_internal.types_of_rule(couple.event_type) t), 'share row exclusive', only_log => true);
     for v_type in select * from pgps_internal.types_of_rule(couple.event_type) order by type_id loop
         execute format('create or replace trigger pgps_coupling after insert on %1$s referencing new table as pgps_new
             for each statement execute function pgps_internal.note_coupled();

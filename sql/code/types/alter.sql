@@ -1,5 +1,5 @@
 -- Changing event types while events wait: attributes are added and dropped.
--- Locks: the event type's relations, access exclusive.
+-- Locks: the event type's relations, access exclusive (type_locks.sql).
 -- Writes: event_type, time_attribute.
 
 create or replace function pgps_internal.do_alter_type(caller name, args jsonb) returns void
@@ -37,6 +37,7 @@ begin
                 hint = format('Drop or change the subscription first: select pgps.unsubscribe(%L)', v_used);
         end if;
     end if;
+    perform pgps_internal.lock_types(array[v_type.type_id]);
     perform pgps_internal.drop_code(v_type.type_id);
 end
 $$;
@@ -219,8 +220,10 @@ null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a 
 refused (2BP01) while a filter uses it; from then on an INSERT into the event type cannot have RETURNING.
 dedupe_retention: after how long the numbers of a producer that publishes no more are forgotten. time_attribute: the
 timestamptz by which composite events of the time basis event take the events in order; from then on it must not be null
-(23514); '''' = none. Locks the event type until the transaction ends. Needs pgps_admin. Errors: 42704, 42703, 42701,
-42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501, 42809 attributes of a composite event.';
+(23514); '''' = none. Locks the event type until the transaction ends; while other transactions use it that are open, it
+is tried again and again for as long as lock_timeout says, and publishers wait for a tenth of a second at most. Needs
+pgps_admin. Errors: 42704, 42703, 42701, 42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501, 55P03, 40P01, 42809
+attributes of a composite event.';
 
 create or replace function pgps_internal.do_set_time_attribute(caller name, args jsonb) returns void
 language plpgsql
@@ -245,6 +248,7 @@ begin
             using errcode = '42804', hint = 'The time attribute is a timestamptz.';
         end if;
     end if;
+    perform pgps_internal.lock_types(array[v_type.type_id], only_log => true);
     execute format('alter table %s drop constraint if exists pgps_time', v_type.log);
     delete from pgps_internal.time_attribute a where a.type_id = v_type.type_id;
     if v_attribute is not null then

@@ -73,6 +73,7 @@ begin
     end if;
     v_draft := pgps_internal.adopt_draft(caller, v_type, v_role,
         to_regclass(format('pgps_event.%I', coalesce(args ->> 'draft', ''))));
+    perform pgps_internal.lock_types(array[v_type.type_id]);
     insert into pgps_internal.policy (type_id, name, role, using_expression)
     values (v_type.type_id, v_name, v_role::regrole, args ->> 'using_expression');
     -- The archive and the events kept aside get the same policies as the log.
@@ -205,6 +206,7 @@ declare
     v_relation regclass;
 begin
     perform pgps_internal.require_admin(caller, 'drop policies');
+    perform pgps_internal.lock_types(array[v_type.type_id]);
     delete from pgps_internal.policy p where p.type_id = v_type.type_id and p.name = v_name;
     if not found then
         raise exception 'policy "%" on event type "%" does not exist', v_name, v_type.name

@@ -33,6 +33,7 @@ begin
             raise exception 'event type "%" is non-guaranteed: its queues are never persistent', v_type.name
             using errcode = '55000', hint = 'Create a guaranteed event type.';
         end if;
+        perform pgps_internal.lock_types(array[v_type.type_id], only_log => true);
         for v_slot in 0..3 loop
             execute format('alter table %s set %s', pgps_internal.segment_name(v_type.name, v_slot),
                 case when v_persistent then 'logged' else 'unlogged' end);

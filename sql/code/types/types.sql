@@ -266,6 +266,7 @@ declare
     v_type pgps_internal.event_type := drop_type.event_type;
     v_left text;
 begin
+    perform pgps_internal.lock_to_drop(v_type.type_id);
     perform pgps_internal.drop_from_rooms(v_type);
     perform pgps_internal.drop_code(v_type.type_id);
     perform pgps_internal.drop_signature(g.signature_id) from pgps_internal.signature g
@@ -321,8 +322,8 @@ begin atomic
 end;
 comment on function pgps.drop_event_type(text, boolean) is
 'Drops an event type with its queues. Refused (2BP01) while a subscription, a rule or an undelivered event needs it,
-unless cascade. Locks all relations of the type. Needs pgps_admin, or to own it if it is a composite event. Errors:
-42704, 2BP01, 42501.';
+unless cascade. Locks all relations of the type, as pgps.alter_event_type does. Needs pgps_admin, or to own it if it is
+a composite event. Errors: 42704, 2BP01, 42501, 55P03, 40P01.';
 
 grant execute on function
     pgps._make_columns(text, jsonb, text, text),
