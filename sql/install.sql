@@ -67,6 +67,7 @@
 \ir code/types/queues.sql
 \ir code/types/advertise.sql
 \ir code/types/features.sql
+\ir code/types/rule_tables.sql
 \ir code/types/rules.sql
 \ir code/types/build_rules.sql
 \ir code/types/moments.sql

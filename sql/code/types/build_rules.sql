@@ -46,7 +46,9 @@ begin
             union
             select p.relid from pg_partition_tree((build_rule_triggers.rule).table_name) p
                 join pg_class c on c.oid = p.relid
-            where c.relkind in ('r', 'p')) w
+            where c.relkind in ('r', 'p')
+                -- No trigger is told which rows of a foreign table a statement changes (warn_of_foreign_parts).
+                or (c.relkind = 'f' and (build_rule_triggers.rule).moment = 'begin')) w
         where not exists (select from pg_trigger t where t.tgrelid = w.relid
             and t.tgfoid = format('pgps_internal.rule_%s_%s()', (build_rule_triggers.rule).rule_id,
                 lower(o.operation))::regprocedure)

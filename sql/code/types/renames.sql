@@ -7,7 +7,7 @@
 -- Locks: those of CREATE TRIGGER on a partition.
 -- Writes: signature, subscription, used_name.
 
-create or replace function pgps_internal.follow_partitions() returns void
+create or replace function pgps_internal.follow_partitions(objects oid[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -27,10 +27,14 @@ begin
     loop
         execute format('drop trigger %I on %s', v_trigger.tgname, v_trigger.relation);
     end loop;
+    perform pgps_internal.warn_of_foreign_parts(r) from pgps_internal.rule r
+    where exists (
+        select from pgps_internal.family_of(r.table_name) f(member) where f.member = any (follow_partitions.objects));
 end
 $$;
-comment on function pgps_internal.follow_partitions() is
-'Gives new partitions the triggers of their table''s rules, and drops those of partitions that were detached';
+comment on function pgps_internal.follow_partitions(oid[]) is
+'Gives new partitions the triggers of their table''s rules, drops those of partitions that were detached, and
+warns of foreign ones. objects: what was made or altered';
 
 create or replace function pgps_internal.follow_columns(tables oid[]) returns void
 language plpgsql
@@ -234,11 +238,12 @@ begin
     end if;
     v_objects := array(select d.objid from pg_event_trigger_ddl_commands() d
         where d.schema_name is null or d.schema_name !~ '^(pg_|pgps$|pgps_)');
-    if tg_tag in ('ALTER TABLE', 'CREATE TABLE') and exists (
-            select from pg_class c where c.oid = any (v_objects) and (c.relispartition or c.relkind = 'p')) then
-        perform pgps_internal.follow_partitions();
+    if tg_tag in ('ALTER TABLE', 'CREATE TABLE', 'CREATE FOREIGN TABLE', 'ALTER FOREIGN TABLE') and exists (
+            select from pg_class c where c.oid = any (v_objects)
+                and (c.relispartition or c.relkind in ('p', 'f') or c.relhassubclass)) then
+        perform pgps_internal.follow_partitions(v_objects);
     end if;
-    if tg_tag = 'CREATE TABLE' or cardinality(v_objects) = 0 then
+    if tg_tag in ('CREATE TABLE', 'CREATE FOREIGN TABLE') or cardinality(v_objects) = 0 then
         return;
     elsif tg_tag = 'ALTER TABLE' then
         perform pgps_internal.follow_columns(v_objects);
@@ -259,10 +264,13 @@ nothing where there are no rules, callbacks or filters that read tables';
 
 do $$
 begin
-    if not exists (select from pg_event_trigger e where e.evtname = 'pgps_after_ddl') then
+    if not exists (
+        select from pg_event_trigger e
+        where e.evtname = 'pgps_after_ddl' and 'CREATE FOREIGN TABLE' = any (e.evttags)) then
+        drop event trigger if exists pgps_after_ddl;
         create event trigger pgps_after_ddl on ddl_command_end
         when tag in ('ALTER TABLE', 'CREATE TABLE', 'ALTER SCHEMA', 'ALTER VIEW', 'ALTER MATERIALIZED VIEW',
-            'ALTER FOREIGN TABLE',
+            'ALTER FOREIGN TABLE', 'CREATE FOREIGN TABLE',
             'ALTER FUNCTION', 'ALTER PROCEDURE', 'ALTER ROUTINE', 'ALTER AGGREGATE', 'ALTER TYPE', 'ALTER DOMAIN')
         execute function pgps_internal.after_ddl();
     end if;
@@ -276,3 +284,5 @@ begin
     perform pgps_internal.note_names_of_signature(g.signature_id) from pgps_internal.signature g where g.tier <> 'safe';
 end
 $$;
+
+drop function if exists pgps_internal.follow_partitions();

@@ -104,6 +104,7 @@ begin
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
+    perform pgps_internal.require_rule_table(v_table, v_operations, args ->> 'moment');
     v_columns := pgps_internal.columns_for(v_type, cardinality(v_attributes), 'rule "' || v_name || '"');
     perform pgps.parse_filter(x, 'new', '{}') from unnest(v_attributes || coalesce(args ->> 'condition', 'true')) x;
     insert into pgps_internal.rule (name, owner, table_name, operations, type_id, attributes, condition, run_as,
@@ -134,7 +135,8 @@ begin
         format('set standard_conforming_strings = on set datestyle from current
         set intervalstyle from current set timezone from current set search_path = %s',
             pgps_internal.clean_path(args -> 'schemas')));
-    perform pgps_internal.note_names_of_rule(v_rule.rule_id), pgps_internal.build_rule_triggers(v_rule);
+    perform pgps_internal.note_names_of_rule(v_rule.rule_id), pgps_internal.build_rule_triggers(v_rule),
+        pgps_internal.warn_of_foreign_parts(v_rule);
 end
 $$;
 comment on function pgps_internal.do_finish_rule(name, jsonb) is
@@ -195,8 +197,10 @@ with the rule owner''s. moment: end = after the statement; begin = before it, on
 and no old. On a partitioned table the rule also applies to statements that name a partition, even one made or attached
 later. The table and its columns may be renamed: attributes and condition keep the names they had. Other things that
 they name may not be renamed (see docs/how-to/active-rules.md), and a column that they use may not be dropped (2BP01).
-Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of the
-expressions.';
+Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, 42809 no table (a view, an
+event type, a foreign table unless moment is begin), 55000 a table whose statements a rewrite rule turns into others,
+and those of the expressions. A foreign table among its partitions or heirs gets a WARNING: what changes there is not
+published.';
 
 create or replace function pgps_internal.drop_rule(rule_id integer) returns void
 language plpgsql
