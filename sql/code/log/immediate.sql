@@ -176,6 +176,9 @@ declare
     v_conninfo text := pgps_internal.setting('loopback');
     v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace
         where e.extname = 'dblink');
+    v_detail text;
+    v_limit integer;
+    v_full boolean;
 begin
     if v_conninfo = '' then
         v_conninfo := (select string_agg(format('%s=''%s''', p.key, replace(replace(p.value, '\', '\\'), '''', '\''')),
@@ -193,14 +196,24 @@ begin
         execute format('select %I.dblink_exec(%L, %L)', v_schema, 'pgps_loopback',
             'set client_connection_check_interval = ''1s''; set idle_session_timeout = 0');
     exception when others then
-        raise exception 'immediate events need a loopback connection: %', sqlerrm
-        using errcode = '08001',
-            hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
+        -- Of libpq's message only what the server said: the rest tells what is in the setting.
+        get stacked diagnostics v_detail = pg_exception_detail;
+        v_limit := current_setting('max_connections')::integer - case when (
+            select r.rolsuper from pg_roles r where r.rolname = current_user)
+            then 0 else current_setting('superuser_reserved_connections')::integer end;
+        v_full := (select count(*) >= v_limit from pg_stat_get_activity(null) a
+            where a.datid is not null and a.usesysid is not null);
+        raise exception 'this session cannot open its loopback connection: %',
+            coalesce(substring(v_detail from 'FATAL: +([^\n]+)'), sqlerrm)
+        using errcode = case when v_full then '53300' else '08001' end, hint = case when v_full
+            then format('Try again when sessions have ended: the server has room for %s (max_connections).', v_limit)
+            else 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').' end;
     end;
 end
 $$;
 comment on function pgps_internal.open_loopback() is
-'Opens the session''s loopback connection as the owner of pgps, and closes the one there was. Errors: 08001.';
+'Opens the session''s loopback connection as the owner of pgps, and closes the one there was. Errors: 08001,
+53300 all connections of the server are in use.';
 
 create or replace function pgps_internal.do_publish_immediately(caller name, args jsonb) returns bigint
 language plpgsql

@@ -66,7 +66,8 @@ comment on function pgps.logon(text) is
 logon that the session had. With a token, units of work are found again after any failure, by any later session; null:
 they are this session''s alone, and cannot be persistent. After SET ROLE one must log on again. Uses the loopback
 connection (setting loopback). Locks nothing. Errors: 55006 token in use by a session that lives (behind a pooler: whose
-lease is not over, see pgps.logon_session), 22023 bad token, 08001.';
+lease is not over, see pgps.logon_session), 22023 bad token, 08001 no
+loopback connection, 53300 because all are in use.';
 
 create or replace function pgps.logon_session(token text = null) returns bigint
 language sql
