@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from pgps.embedded import EmbeddedCluster, list_clusters
-from pgps.errors import PgpsError
+from pgps.errors import EmbeddedError, PgpsError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,6 +47,14 @@ def _run(options: argparse.Namespace) -> None:
             print(f"{one.name}\t{one.state}\t{one.port or '-'}\t{one.directory}")
         return
     cluster = EmbeddedCluster(options.name, fast=getattr(options, "fast", None))
+    if options.command in ("stop", "kill9", "destroy") and not cluster.directory.exists():
+        there = ", ".join(one.name for one in list_clusters())
+        raise EmbeddedError(
+            f'there is no embedded cluster "{cluster.name}"',
+            hint=f"There are: {there}."
+            if there
+            else f"There is none in {cluster.directory.parent.parent}: see PGPS_HOME.",
+        )
     if options.command == "stop":
         cluster.stop()
     elif options.command == "kill9":

@@ -243,6 +243,14 @@ def test_the_command_starts_lists_and_destroys(capsys: pytest.CaptureFixture[str
     assert "has not been started" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["stop", "kill9", "destroy"])
+def test_the_command_says_so_when_there_is_no_such_cluster(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "nosuch"]) == 1
+    said = capsys.readouterr().err
+    assert 'there is no embedded cluster "nosuch"' in said
+    assert "HINT:  There" in said
+
+
 def test_signals_to_a_process_that_is_gone_are_harmless() -> None:
     child = os.fork()
     if child == 0:
