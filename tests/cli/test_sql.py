@@ -36,6 +36,23 @@ def test_language_and_sql_are_mixed(pgps: Pgps, name: Name) -> None:
     assert result.out.splitlines()[-2:] == ["symbol", "IBM"]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into pgps_event.{0} values (1) on conflict do nothing",
+        "merge into pgps_event.{0} e using (values (1)) v (n) on e.n = v.n when not matched then insert values (v.n)",
+        "merge into pgps_queue.{0}_in e using (values (1)) v (n) on e.n = v.n when matched then delete",
+    ],
+)
+def test_what_postgresql_refuses_at_an_endpoint_has_a_hint(pgps: Pgps, name: Name, statement: str) -> None:
+    made = name("tick")
+    assert pgps("sql", "-c", f"create event type {made} as (n integer); advertise {made}").status == 0
+    result = pgps("sql", "-c", statement.format(made))
+    assert result.status == 1
+    assert "hint: An event has no key and is not changed" in result.err
+    assert "_producer_seq" in result.err
+
+
 def test_the_first_failure_ends_the_run_with_its_line_and_place(pgps: Pgps) -> None:
     result = pgps("sql", stdin="select 1;\n\nselect\n  bogus;\nselect 2;")
     assert result.status == 1

@@ -12,7 +12,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from pgps.cli import _statements
-from pgps.cli._errors import report
+from pgps.cli._errors import describe, report
 from pgps.cli._format import duration, printable
 from pgps.cli._output import Column, dumps
 from pgps.cli._session import Row, Session
@@ -27,6 +27,12 @@ _COPY_OUT = re.compile(r"\s*copy\b.*\bto\s+stdout\b", re.IGNORECASE | re.DOTALL)
 _COPY_IN = re.compile(r"\s*copy\b.*\bfrom\s+stdin\b", re.IGNORECASE | re.DOTALL)
 # Only such a statement may define something; others, such as COMMIT and VACUUM, cannot be executed in a savepoint.
 _DEFINES = re.compile(r"\bpgps\s*\.", re.IGNORECASE)
+# PostgreSQL refuses these itself, before anything of pgps can add a hint.
+_NO_INSERT = re.compile(r"\bon\s+conflict\b|\bmerge\s+into\b", re.IGNORECASE)
+_PLAIN_INSERT = (
+    "An event has no key and is not changed: drop repeats with _producer and _producer_seq, and write"
+    " INSERT … SELECT … WHERE instead of MERGE (docs/how-to/producer-numbers.md)."
+)
 _RULES = 4  # lines of a table, and the prompt, that are not rows
 
 
@@ -146,7 +152,7 @@ class Runner:
     def _failed(self, error: psycopg.Error | PgpsError, statement: Statement) -> None:
         self.session.out.flush()
         report(
-            error,
+            _with_hint(error, statement.text),
             json=self.session.out.json,
             verbose=self.session.options.verbose,
             prefix="" if self.interactive else f"line {statement.line}: ",
@@ -155,6 +161,15 @@ class Runner:
         )
         if self.interactive and self.session.lost:
             self.session.out.say("the connection is lost; the next statement makes a new one")
+
+
+def _with_hint(error: psycopg.Error | PgpsError, statement: str) -> psycopg.Error | PgpsError:
+    told = describe(error)
+    if told.sqlstate == "0A000" and not told.hint and _NO_INSERT.search(statement):
+        told.hint = _PLAIN_INSERT
+        told.__cause__ = error
+        return told
+    return error
 
 
 def _texts(cursor: psycopg.Cursor[Row], *, lines: bool) -> tuple[list[Column], list[Row]]:
