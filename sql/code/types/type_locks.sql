@@ -40,6 +40,8 @@ as $$
     join pg_trigger t on t.tgfoid = to_regproc(format('pgps_internal.rule_%s_%s', r.rule_id, lower(o.operation)))
     where r.type_id = any (rule_tables_of.type_ids)
         and has_table_privilege(current_user, t.tgrelid, 'update, delete, truncate')
+        -- Foreign tables take no LOCK.
+        and not exists (select from pg_class c where c.oid = t.tgrelid and c.relkind = 'f')
 $$;
 comment on function pgps_internal.rule_tables_of(integer[]) is
 'The tables whose active rules publish event types, as far as pgps may lock them: their triggers are dropped with the

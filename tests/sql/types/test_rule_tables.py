@@ -167,3 +167,17 @@ def test_at_the_beginning_foreign_partitions_publish_too(
         rows(admin, statement)
         assert seen(admin, tick) == [7], statement
     assert not heard
+
+
+def test_a_rule_on_a_foreign_table_goes_with_its_event_type(
+    admin: psycopg.Connection, tick: str, elsewhere: str
+) -> None:
+    rows(
+        admin,
+        f"create foreign table public.{tick}_there (id integer, word text) server {elsewhere}"
+        f" options (table_name {tick!r})",
+    )
+    make_rule(admin, tick, f"public.{tick}_there", moment="begin")
+    call(admin, "drop_event_type", tick, cascade=True)
+    assert not column(admin, "select name from pgps.rules where name = %s", [f"{tick}_rule"])
+    rows(admin, f"insert into public.{tick}_there values (1)")
