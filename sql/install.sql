@@ -295,6 +295,7 @@
 \ir code/units/send_simply.sql
 \ir code/units/hold.sql
 \ir code/units/receive.sql
+\ir code/units/in_time.sql
 \ir code/units/syncpoint.sql
 \ir code/units/asking.sql
 \ir code/units/relay.sql

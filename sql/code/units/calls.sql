@@ -273,7 +273,8 @@ query return a row with code 00780305 when they find nothing, lock nothing, and 
 the others lock the units and their conversations until the transaction ends. Errors: 55000 not allowed in that status
 (names it, and those that allow it), not logged on, several open or none, conversation ended, 42704 unknown unit of work
 or conversation, 42501 somebody else''s, 54000 user status too long, 22023 unknown option, 25001 in a repeatable read or
-serializable transaction, 25006 in a read-only one.';
+serializable transaction, 25006 in a read-only one; at the commit of the transaction 55000 when the lifetime of a unit
+that it has committed or cancelled is over.';
 
 create or replace function pgps.cancel_unit(uow_id text) returns setof pgps.unit_of_work
 language plpgsql rows 1
