@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'aabedffd95be1b26', $python$
+('attribute_list', '426e6764367cbbd0', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'aabedffd95be1b26', $python$
+('callback_text', '426e6764367cbbd0', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'aabedffd95be1b26', $python$
+('calling', '426e6764367cbbd0', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'aabedffd95be1b26', $python$
+('composite.absence', '426e6764367cbbd0', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', 'aabedffd95be1b26', $python$
+('composite.codetime', '426e6764367cbbd0', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -495,7 +495,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', 'aabedffd95be1b26', $python$
+('composite.contexts', '426e6764367cbbd0', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -656,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'aabedffd95be1b26', $python$
+('composite.coupled', '426e6764367cbbd0', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -844,7 +844,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'aabedffd95be1b26', $python$
+('composite.definition', '426e6764367cbbd0', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1079,7 +1079,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'aabedffd95be1b26', $python$
+('composite.described', '426e6764367cbbd0', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1232,7 +1232,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'aabedffd95be1b26', $python$
+('composite.detector', '426e6764367cbbd0', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1634,7 +1634,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'aabedffd95be1b26', $python$
+('composite.entry', '426e6764367cbbd0', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1652,7 +1652,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'aabedffd95be1b26', $python$
+('composite.event_time', '426e6764367cbbd0', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1756,12 +1756,12 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'aabedffd95be1b26', $python$
+('composite.gathering', '426e6764367cbbd0', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple, Optional
@@ -1837,13 +1837,21 @@ class Hits(NamedTuple):
     skip_highs: list[int]
 
 
+# What classes have got, by the number of the event type.
+Got = dict[int, list[Hits]]
+
+
 def gather(
-    queries: Queries, memory: dict[str, Any], sources: list[dict[str, Any]], subjects: dict[int, Any], broker: str
-) -> None:
-    """Add the events of event types to the composite events that they are leaves of; subjects: by their number."""
+    queries: Queries, memory: dict[str, Any], sources: list[dict[str, Any]], subjects: dict[int, Any], broker: str,
+    bounded: Callable[[Got], Got],
+) -> None:  # fmt: skip
+    """Add the events of event types to the composite events that they are leaves of; subjects: by their number.
+
+    bounded: leaves out what is too much for a step.
+    """
     columns = {source["type_id"]: columns_of(source, subjects) for source in sources}
     readings = {one["type_id"]: reading_of(queries, memory, one, columns[one["type_id"]]) for one in sources}
-    found: dict[int, list[Hits]] = {}
+    found: Got = {}
     # What classes have got is asked of all types at once, but for those where the moment of an event counts.
     for query in {reading[1]: None for reading in readings.values()}:
         alike = [source for source in sources if readings[source["type_id"]][1] == query]
@@ -1852,6 +1860,7 @@ def gather(
             lists = (row[name] or [] for name in Hits._fields[3:])
             hits = Hits(row["batch_id"], row["subjects"], row["leaves"], *lists)
             found.setdefault(row["type_id"], []).append(hits)
+    found = bounded(found)
     for source in sources:
         number = source["type_id"]
         if number in found:
@@ -2089,7 +2098,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'aabedffd95be1b26', $python$
+('composite.graph', '426e6764367cbbd0', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2331,7 +2340,185 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.keys', 'aabedffd95be1b26', $python$
+('composite.heavy', '426e6764367cbbd0', $python$
+"""Events that are large: a step takes as many as have so many bytes, and what is published at once has as many."""
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+from composite.gathering import EVENT_BITS, Got, Hits
+from composite.points import Occurrence
+from composite.queries import Queries
+from composite.storing import stored
+from composite.subjects import Subject
+
+MOST_BYTES = 64_000_000  # that a step reads; what is made of it is several times as much
+SMALL = 4000  # of an event; 20,000 of these are a step
+
+TOASTED = """
+select w.type_id
+from unnest($1::integer[], $2::text[], $3::bigint[], $4::bigint[]) w(type_id, name, low, high)
+where pgps_internal.is_toasted(w.name, w.low, w.high)"""
+EVENT_BYTES = """
+select b.event_id, b.bytes from pgps_internal.event_bytes($1, $2) b where b.bytes > $3"""
+# By key, without reading it: a compressed value may be 20 times as long.
+OPEN_BYTES = """
+select w.state_id, w.key, sum(o.bytes)::bigint as bytes
+from (select w.*, lower(r) as low, upper(r) as high
+    from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
+    cross join lateral unnest(w.live::int8multirange) r offset 0) w
+cross join lateral (select pg_column_size(o.data)::bigint
+        * case when pg_column_compression(o.data) is null then 1 else 20 end as bytes
+    from pgps_internal.composite_open o
+    where o.state_id = w.state_id and o.key = w.key and o.serial >= w.low and o.serial < w.high
+        and o.row_id >= w.born offset 0) o
+group by w.state_id, w.key"""
+
+
+class TooHeavyError(Exception):
+    """Have a step taken again that goes only up to an event, whose position is `last`."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__(f"up to {last}")
+        self.last = last
+
+
+def bounded(
+    queries: Queries, sources: list[dict[str, Any]], subjects: dict[int, Subject], last: Optional[int], found: Got
+) -> Got:
+    """Return what leaves have got, as far as a step goes; last: a position behind which nothing is taken anyway.
+
+    Those that go less far are told so.
+    """
+    cut = last_fitting(queries, sources, found, subjects)
+    if cut is None or (last is not None and last < cut):
+        cut = last
+    if cut is None:
+        return found
+    less: Got = {}
+    for number, group in found.items():
+        for hits in group:
+            rest = up_to(hits, cut)
+            if rest is not hits:
+                for subject in hits.subjects:
+                    subjects[subject].stop_behind(cut)
+            if rest is not None:
+                less.setdefault(number, []).append(rest)
+    return less
+
+
+def last_fitting(
+    queries: Queries, sources: list[dict[str, Any]], found: Got, subjects: dict[int, Subject]
+) -> Optional[int]:
+    """Return the position of the last event that fits into a step: one before the next large one; None: all fit."""
+    if sum(map(count_of, (hits for group in found.values() for hits in group))) < 2:
+        return None
+    names = {source["type_id"]: source["type"] for source in sources}
+    spans = [(number, names[number], *span_of_ids(group)) for number, group in found.items()]
+    large: list[tuple[int, int]] = []
+    for row in queries.rows(TOASTED, *map(list, zip(*spans))):
+        large += large_ones(queries, row["type_id"], found[row["type_id"]], subjects)
+    large.sort()
+    size = 0
+    for place, (position, bytes_) in enumerate(large):
+        size += bytes_
+        if size > MOST_BYTES and place:
+            return end_before(position, large[0][0], subjects.values())
+    return None
+
+
+def end_before(position: int, first: int, subjects: Iterable[Subject]) -> int:
+    """Return where a step ends that is not to take an event, but a first one."""
+    if not any(subject.takes_whole_batches for subject in subjects):
+        return position - 1
+    batch = position >> EVENT_BITS
+    return (batch + (batch == first >> EVENT_BITS) << EVENT_BITS) - 1
+
+
+def large_ones(
+    queries: Queries, type_id: int, group: list[Hits], subjects: dict[int, Subject]
+) -> list[tuple[int, int]]:
+    """Return the positions of large events of a type that are to be taken, and how many bytes they have."""
+    plan = queries.plan(EVENT_BYTES, ["integer", "bigint[]", "bigint"])
+    ids = {one for hits in group for one in ids_of(hits)}
+    bytes_ = {row["event_id"]: row["bytes"] for row in plan.execute([type_id, sorted(ids), SMALL])}
+    found: dict[int, int] = {}
+    for hits in group:
+        taken = min(subjects[subject].taken or 0 for subject in hits.subjects)
+        base = hits.batch_id << EVENT_BITS
+        for one in ids_of(hits):
+            if one in bytes_ and base | one > taken:
+                found[base | one] = bytes_[one]
+    return [*found.items()]
+
+
+def count_of(hits: Hits) -> int:
+    """Return how many events these are, those to be skipped too."""
+    return len(hits.ids) + sum(hits.highs) - sum(hits.lows)
+
+
+def ids_of(hits: Hits) -> Iterable[int]:
+    """Return the ids of events."""
+    yield from hits.ids
+    for low, high in zip(hits.lows, hits.highs):
+        yield from range(low, high)
+
+
+def span_of_ids(group: list[Hits]) -> tuple[int, int]:
+    """Return the first and the last id."""
+    return (
+        min(min((*hits.ids, *hits.lows)) for hits in group),
+        max(max((*hits.ids, *(high - 1 for high in hits.highs))) for hits in group),
+    )
+
+
+def up_to(hits: Hits, last: int) -> Optional[Hits]:
+    """Return what is there up to a position: the same, less, or None for nothing."""
+    batch, event_id = last >> EVENT_BITS, last & ((1 << EVENT_BITS) - 1)
+    if hits.batch_id < batch:
+        return hits
+    if hits.batch_id > batch:
+        return None
+    ids = [one for one in hits.ids if one <= event_id]
+    ranges = [(low, min(high, event_id + 1)) for low, high in zip(hits.lows, hits.highs) if low <= event_id]
+    lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
+    if (len(ids), lows, highs) == (len(hits.ids), hits.lows, hits.highs):
+        return hits
+    return hits._replace(ids=ids, lows=lows, highs=highs) if ids or lows else None
+
+
+def weigh_open(queries: Queries, subjects: list[Subject], found: list[dict[str, Any]], last: Optional[int]) -> None:
+    """Look how much is open in keys that are to be read; TooHeavyError when a step has to go less far than `last`."""
+    columns = ([row[name] for row in found] for name in ("state_id", "key", "born", "live"))
+    bytes_ = {(row["state_id"], row["key"]): row["bytes"] for row in queries.rows(OPEN_BYTES, *columns)}
+    size = sum(bytes_.values())
+    if size <= MOST_BYTES:
+        return
+    touched = [
+        (position, (subject.state_id, stored(key))) for subject in subjects for position, key in subject.first_touches()
+    ]
+    touched.sort()
+    # Of keys that only time touches, nothing can be left for later.
+    size -= sum(bytes_.get(name, 0) for name in {name for _, name in touched})
+    for position, name in touched:
+        size += bytes_.pop(name, 0)
+        if size > MOST_BYTES and position > touched[0][0]:
+            end = end_before(position, touched[0][0], subjects)
+            if last is None or end < last:
+                raise TooHeavyError(end)
+            return
+
+
+def without_payloads(occurrence: Occurrence) -> Occurrence:
+    """Return an occurrence whose events have no payload: it can be written however large they are."""
+    if len(occurrence) == 7:
+        return (*occurrence[:6], None)
+    serial, start, end, node, groups = occurrence[:5]
+    if node is None:
+        return occurrence
+    return (serial, start, end, node, tuple(tuple(map(without_payloads, group)) for group in groups))
+$python$),
+('composite.keys', '426e6764367cbbd0', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2413,7 +2600,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'aabedffd95be1b26', $python$
+('composite.keystate', '426e6764367cbbd0', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2556,15 +2743,18 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'aabedffd95be1b26', $python$
+('composite.limits', '426e6764367cbbd0', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from lexer import SqlTextError
 
 MADE, MADE_OF_ONE = 200_000, 2
 WRITTEN, WRITTEN_OF_ONE = 1 << 28, 1 << 12
+WRITTEN_OF_LARGE = 4  # times what events and open occurrences have
+WRITTEN_AT_ONCE = 1 << 25
 TICKS = 1_000_000
 
 
@@ -2584,19 +2774,40 @@ def combinations_allowed(events: int, nodes: int, left: int = MADE) -> int:
     return left + MADE_OF_ONE * events * nodes
 
 
-def measured(texts: Iterable[str], events: int) -> list[str]:
-    """Return what a step of so many events writes, unless that is too much."""
+def portions(texts: Iterable[str], events: int, at_hand: Callable[[], int]) -> Iterator[list[str]]:
+    """Yield what a step of so many events writes, in portions that are written at once, unless it is too much.
+
+    at_hand: asked for how many bytes the events and what is open have, when it seems to be too much.
+    """
     allowed = WRITTEN + WRITTEN_OF_ONE * events
     found: list[str] = []
-    size = 0
+    size, full = 0, WRITTEN_AT_ONCE
     for text in texts:
         size += len(text)
-        if size > allowed:
-            raise TooMuch(f"{allowed >> 20:,} MB of constituents")
         found.append(text)
-    return found
+        if size > full:
+            if size > allowed:
+                allowed = max(allowed, WRITTEN_OF_LARGE * at_hand())
+            if size > allowed:
+                raise TooMuch(f"{allowed >> 20:,} MB of constituents")
+            yield found
+            found, full = [], size + WRITTEN_AT_ONCE
+    if found:
+        yield found
+
+
+def rows_in_portions(rows: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield rows, whose last column is text, in portions that are written at once: an array has 1 GB."""
+    first, size = 0, 0
+    for place, row in enumerate(rows):
+        size += len(row[-1])
+        if size > WRITTEN_AT_ONCE:
+            yield rows[first : place + 1]
+            first, size = place + 1, 0
+    if first < len(rows):
+        yield rows[first:] if first else rows
 $python$),
-('composite.matching', 'aabedffd95be1b26', $python$
+('composite.matching', '426e6764367cbbd0', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2666,7 +2877,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'aabedffd95be1b26', $python$
+('composite.memo', '426e6764367cbbd0', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2737,7 +2948,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'aabedffd95be1b26', $python$
+('composite.occurrences', '426e6764367cbbd0', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2826,7 +3037,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'aabedffd95be1b26', $python$
+('composite.pairing', '426e6764367cbbd0', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -2910,7 +3121,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'aabedffd95be1b26', $python$
+('composite.parser', '426e6764367cbbd0', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3248,7 +3459,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'aabedffd95be1b26', $python$
+('composite.parts', '426e6764367cbbd0', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3392,7 +3603,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'aabedffd95be1b26', $python$
+('composite.points', '426e6764367cbbd0', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3516,7 +3727,127 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.queries', 'aabedffd95be1b26', $python$
+('composite.publishing', '426e6764367cbbd0', $python$
+"""What was detected becomes events: as sets, and one by one where one is too large for jsonb."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from composite.heavy import without_payloads
+from composite.limits import portions
+from composite.memo import write_given
+from composite.occurrences import bind
+from composite.points import TIME_BITS
+from composite.queries import SAFE, Queries, Statement, is_too_large
+from composite.sequence import as_found
+from composite.subjects import Subject
+from composite.told import PairTeller, tell_part, write_parts
+
+
+def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
+    """Publish what was detected, of all composite events as one publication of each owner."""
+    moments: dict[int, str] = {}
+    told = [subject for subject in subjects if subject.pairs or subject.found]
+    ids = queries.event_ids(sum(subject.detections for subject in told)) if told else []
+    statements: list[Statement] = []
+    at = 0
+    for subject in told:
+        own = ids[at : at + subject.detections]
+        at += subject.detections
+        columns, texts = detected(subject, broker, moments)
+        first = 0
+        for parts in portions(texts, subject.size_of_batch, subject.at_hand):
+            behind = first + len(parts)
+            if len(parts) == len(own):
+                statements += publish_portion(queries, subject, own, [*columns, parts], first)
+            else:
+                few = [column[first:behind] for column in columns]
+                statements += publish_portion(queries, subject, own[first:behind], [*few, parts], first)
+            first = behind
+    queries.record(statements)
+
+
+def publish_portion(
+    queries: Queries, subject: Subject, ids: Sequence[int], columns: list[list[Any]], first: int
+) -> list[Statement]:
+    """Publish some of what was detected, from the one at place `first` on; return what is to be recorded.
+
+    What is too large goes to the exception queue, and the others go on.
+    """
+    parts = columns[-1]
+    if len(parts[0]) <= SAFE and (len(parts) == 1 or sum(map(len, parts)) <= SAFE):
+        return insert(queries, subject, ids, columns, first)
+    try:
+        with queries.db.subtransaction():
+            return insert(queries, subject, ids, columns, first)
+    except queries.db.SPIError as error:
+        if not is_too_large(error):
+            raise
+        state, message = error.sqlstate, str(error)
+    if len(ids) == 1:
+        queries.fail(subject.job, [*columns[:-1], [told_without_payloads(subject, first)]], state, message)
+        return []
+    half = len(ids) // 2
+    return [
+        *publish_portion(queries, subject, ids[:half], [column[:half] for column in columns], first),
+        *publish_portion(queries, subject, ids[half:], [column[half:] for column in columns], first + half),
+    ]
+
+
+def insert(
+    queries: Queries, subject: Subject, ids: Sequence[int], columns: list[list[Any]], first: int
+) -> list[Statement]:
+    """Put some of what was detected into the log, with its attributes; return what is to be recorded."""
+    if not subject.job["binds"]:
+        return [queries.publish(subject.job, ids, columns)]
+    definition = subject.known.definition
+    names = [one.name for one in definition.attributes]
+    found = subject.found[first : first + len(ids)]
+    bound = [write_given(bind(definition, one.occurrence)) for one in found]
+    return queries.publish_made(subject.job, names, ids, columns, bound)
+
+
+def told_without_payloads(subject: Subject, place: int) -> str:
+    """Return the constituents of what was detected, as far as they always fit."""
+    if subject.job["asked"] is not None:
+        return "[]"
+    if subject.pairs:
+        assert subject.state is not None
+        assert subject.state.sequence is not None
+        (found,) = as_found(subject.state.sequence, [subject.pairs[place]])
+    else:
+        found = subject.found[place]
+    return write_parts(subject.known.definition, without_payloads(found.occurrence))
+
+
+def detected(subject: Subject, broker: str, moments: dict[int, str]) -> tuple[list[list[Any]], Iterator[str]]:
+    """Return what was detected as columns, and its constituents, which are written when they are asked for.
+
+    Start, end and detection in microseconds, both bounds as points; end and detection are one object where they are
+    the same. Payloads are put into the constituents as they are. moments: times as text.
+    """
+    definition = subject.known.definition
+    parts: Iterator[str]
+    if subject.pairs:
+        starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
+        ends = found_at = [last[2] for _, _, last in subject.pairs]
+        tell = PairTeller(definition, moments, subject.known.heads).write
+        parts = (tell(firsts, last) for _, firsts, last in subject.pairs)
+    elif subject.job["asked"] is not None:
+        told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
+        starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
+        found_at = [one.point for one in subject.found]
+        parts = (text for _, text in told)
+    else:
+        found = [one.occurrence for one in subject.found]
+        starts, ends = [one[1] for one in found], [one[2] for one in found]
+        found_at = [one.point for one in subject.found]
+        parts = (write_parts(definition, one) for one in found)
+    detection_times = [point >> TIME_BITS for point in found_at]
+    end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
+    return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends], parts
+$python$),
+('composite.queries', '426e6764367cbbd0', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3526,6 +3857,7 @@ from time import monotonic
 from typing import Any, Optional
 
 from composite.codetime import TOO_LONG, TOO_SLOW, CodeTime
+from composite.limits import rows_in_portions
 from composite.memo import RaisedError
 
 DUE_KEYS = """
@@ -3575,6 +3907,12 @@ insert into pgps_internal.composite_open (state_id, key, node, slot, serial, sta
 select unnest($1::bigint[]), unnest($2::text[]), unnest($3::text[]), unnest($4::integer[]), unnest($5::bigint[]),
     unnest($6::numeric[]), unnest($7::json[])"""
 
+# Whether much is stored out of line: a value of its own may be large then.
+OPEN_IS_LARGE = """
+select sum(pg_relation_size(c.reltoastrelid)) > 1000000 as value from pg_class c
+where c.oid in ('pgps_internal.composite_open_0'::regclass, 'pgps_internal.composite_open_1'::regclass,
+    'pgps_internal.composite_open_2'::regclass, 'pgps_internal.composite_open_3'::regclass)"""
+
 WRITE_LATE = """
 insert into pgps_internal.composite_late (composite_id, type_id, event_id, at, reason, noted_at)
 select l.composite_id, t.type_id, l.event_id, pgps_internal.moment(l.at), l.reason, pgps_internal.clock()
@@ -3608,6 +3946,8 @@ select r.version, r.hits, r.ranges, r.alone from pgps_internal.reading($1, $2) r
 
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
+FAIL = """
+select pgps_internal.fail_large($1, row($2, $3, $4, $5, $6, $7, null)::pgps_internal.detections, $8, $9)"""
 INSERT = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
 select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
@@ -3641,6 +3981,8 @@ select pgps_internal.set_alarm($1),
 UNMARKED = """
 select pgps_internal.set_alarm(0), setval('pgps_internal.lane_mark_{slot}', 1::bigint << 62), pg_sleep(0)"""
 
+BYTES_AS_ONE = 10_000  # as many take as long as one more detection
+SAFE = 16_000_000  # as many characters always fit into jsonb: a number of one takes twelve bytes there
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
 
 # Owner, event type, first and last event of what one composite event has published, and whether there is no other
@@ -3688,8 +4030,8 @@ class Queries:
         """Write keys, open occurrences, late events, errors and steps; return the number of the step of each share."""
         found: Any = ()
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_ERRORS, WRITE_STEPS), sets):
-            if rows:
-                found = self.rows(text, *(list(column) for column in zip(*rows)))
+            for part in rows_in_portions(rows) if text is WRITE_OPENED else [rows] if rows else ():
+                found = self.rows(text, *(list(column) for column in zip(*part)))
         return {(row["composite_id"], row["share"]): row["row_id"] for row in found}
 
     def given(self, composites: list[int]) -> dict[int, str]:
@@ -3735,18 +4077,18 @@ class Queries:
         )
         plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
         self.about = job["composite_id"]
-        with self.time.of(job, len(ids)) as end:
+        size = sum(map(len, columns[-1]))
+        is_large = size > SAFE
+        with self.time.of(job, len(ids) + (size // BYTES_AS_ONE if is_large else 0)) as end:
             try:
                 with self.db.subtransaction():
                     self.alarm(end)
                     plan.execute([*values, "[" + ", ".join(bound) + "]"])
                     self.quiet(end)
             except self.db.SPIError as error:
-                is_late = end is not None and monotonic() >= end
-                self.quiet(end)
-                if is_late:
+                if self.is_late(end):
                     self.end_late("the attributes take too long")
-                if is_fatal(error):
+                if is_fatal(error) or (is_large and is_too_large(error)):
                     raise
                 self.publish_each(job, columns, bound)
                 return []
@@ -3758,9 +4100,15 @@ class Queries:
         try:
             plan.execute([job["composite_id"], *columns, bound, self.time.left()])
         except self.db.SPIError as error:
-            if error.sqlstate == TOO_LONG:
+            if error.sqlstate == TOO_LONG and "take too long" in str(error):
                 self.end_late("the attributes take too long")
             raise
+
+    def fail(self, job: dict[str, Any], columns: list[list[Any]], sqlstate: str, error: str) -> None:
+        """File one detection that is too large to be published; its constituents are given without payloads."""
+        self.plan(FAIL, ["bigint", *DETECTIONS, "text", "text"]).execute(
+            [job["composite_id"], *columns, sqlstate, error]
+        )
 
     def end_late(self, message: str) -> None:
         """End the step: code of the composite event has taken longer than it may."""
@@ -3812,10 +4160,8 @@ class Queries:
         try:
             rows = self.rows_taken_back(plan, ["[" + ", ".join(items) + "]"], end)
         except self.db.SPIError as error:
-            if end is not None and monotonic() >= end:
-                self.quiet(end)
+            if self.is_late(end):
                 self.end_late(f"the filter takes too long: {text}")
-            self.quiet(end)
             if is_fatal(error):
                 raise
             if len(items) == 1:
@@ -3844,6 +4190,17 @@ class Queries:
             self.plan(ALARM, ["float8"]).execute([seconds])
         else:
             self.plan(MARKED.format(slot=slot), ["float8", "bigint"]).execute([seconds, self.about])
+
+    def is_late(self, end: Optional[float]) -> bool:
+        """Tell, after an error, whether the time was over; it is cancelled no more."""
+        try:
+            self.quiet(end)
+        except self.db.SPIError:
+            # A cancellation that came when something else had failed already.
+            if end is None or monotonic() < end:
+                raise
+            return True
+        return end is not None and monotonic() >= end
 
     def quiet(self, end: Optional[float]) -> None:
         """Have it cancelled no more; a cancellation that came just before is noticed here."""
@@ -3876,8 +4233,14 @@ def statement_of(job: dict[str, Any], ids: Sequence[int]) -> Statement:
 def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")
+
+
+def is_too_large(error: Any) -> bool:
+    """Tell whether an error says that a value, or what is made of many, is too large; as pgps_internal.is_too_large."""
+    state = getattr(error, "sqlstate", None) or ""
+    return state in ("54000", "53200") or (state == "XX000" and "invalid memory alloc request size" in str(error))
 $python$),
-('composite.rows', 'aabedffd95be1b26', $python$
+('composite.rows', '426e6764367cbbd0', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -3966,7 +4329,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'aabedffd95be1b26', $python$
+('composite.sequence', '426e6764367cbbd0', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -4105,7 +4468,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'aabedffd95be1b26', $python$
+('composite.server', '426e6764367cbbd0', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4114,6 +4477,7 @@ kept is in tables (sql/schema/0019_composite.sql); what stays with the session o
 
 import gc
 import json
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, Optional
 
@@ -4122,17 +4486,17 @@ from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
 from composite.event_time import Ordering
 from composite.gathering import Gathered, as_events, gather, part_events
+from composite.heavy import TooHeavyError, bounded, weigh_open
 from composite.keys import EVERYTHING, read_ranges
-from composite.limits import MADE, TICKS, TooMuch, combinations_allowed, measured
-from composite.memo import Memo, write_given
-from composite.occurrences import bind
+from composite.limits import MADE, TICKS, TooMuch, combinations_allowed
+from composite.memo import Memo
 from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
-from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Statement
+from composite.publishing import publish
+from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_IS_LARGE, OPEN_ROWS, Queries
 from composite.rows import HELD, KeyRow, Row
 from composite.sequence import Moment, as_found
 from composite.storing import fault_of, row_of_step, rows_of_keys, rows_of_open, stored, unstored
 from composite.subjects import ROW_BYTES, Subject, keep, learn, recall, unknown_of
-from composite.told import PairTeller, tell_part, write_parts
 
 TICKS_AT_ONCE = 20_000
 
@@ -4146,7 +4510,14 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
     collects = gc.isenabled()
     gc.disable()
     try:
-        return take_all(Queries(db, memory), memory, job)
+        queries = Queries(db, memory)
+        last: Optional[int] = None
+        while True:
+            try:
+                return take_all(queries, memory, job, last)
+            except TooHeavyError as error:
+                # Nothing has been written yet.
+                last = error.last
     except TooMuch as error:
         # Another code than that of other limits: a shorter step may make less.
         db.error(error.message, sqlstate="54001", hint=error.hint)
@@ -4156,21 +4527,25 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
             gc.enable()
 
 
-def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Do the same, with the statements of the session."""
+def take_all(
+    queries: Queries, memory: dict[str, Any], job: dict[str, Any], last: Optional[int] = None
+) -> dict[str, Any]:
+    """Do the same, with the statements of the session, and up to the position `last` at most."""
     queries.time = CodeTime(job["code_seconds"], job["pace"])
     unknown = unknown_of(memory, job["composites"])
     if unknown:
         learn(memory, job, queries.given(unknown), queries.intervals())
-    numbered = {one["subject"]: Subject(one, memory["graphs"][one["composite_id"]]) for one in job["composites"]}
+    numbered = {one["subject"]: Subject({**one}, memory["graphs"][one["composite_id"]]) for one in job["composites"]}
     subjects = [*numbered.values()]
     uptos = [subject.job["upto"] for subject in subjects]
     for subject in subjects:
         recall(memory, subject)
-    gather(queries, memory, job["types"], numbered, job["broker"])
+    fits = partial(bounded, queries, job["types"], numbered, last)
+    gather(queries, memory, job["types"], numbered, job["broker"], fits)
     for subject in subjects:
         order(subject, job)
-    load_keys(queries, subjects)
+        subject.note_cut()
+    load_keys(queries, subjects, last)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
     left = MADE
     for subject in subjects:
@@ -4218,7 +4593,10 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
 
 def order_sequence(subject: Subject) -> None:
     """Put the events of a sequence in order of delivery, each with its point; the second operand first, where both."""
-    job, arrivals = subject.job, subject.arrivals
+    job = subject.job
+    if subject.taken is not None:
+        subject.arrivals = [arrival for arrival in subject.arrivals if arrival[0] > subject.taken]
+    arrivals = subject.arrivals
     arrivals.sort(key=last_leaf_first if subject.known.is_of_one else first_of)
     clock = subject.ordering["frontier"] if subject.ordering is not None else job["since"]
     if subject.ordering is None:
@@ -4285,8 +4663,8 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
     return [Idle(origin, kind, most) for origin, kind in map(json.loads, sorted(gone))]
 
 
-def load_keys(queries: Queries, subjects: list[Subject]) -> None:
-    """Read the keys that have events, or something to do, and what is open in them."""
+def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) -> None:
+    """Read the keys that have events, or something to do, and what is open in them; see weigh_open."""
     wanted = {
         (subject.state_id, stored(key)): subject
         for subject in subjects
@@ -4307,6 +4685,8 @@ def load_keys(queries: Queries, subjects: list[Subject]) -> None:
         return
     pairs = sorted(wanted)
     found = queries.rows(KEYS, [state for state, _ in pairs], [key for _, key in pairs])
+    if len(found) > 1 and queries.value(OPEN_IS_LARGE):
+        weigh_open(queries, subjects, found, last)
     held: list[tuple[int, str, int, int]] = []
     for row in found:
         key = row["key"]
@@ -4383,56 +4763,8 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
             errors.append((subject.id, fault_of(changes)))
         steps.append(row_of_step(subject, changes, len(subject.keys) - before))
     return queries.write(keys, opened, late, errors, steps)
-
-
-def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
-    """Publish what was detected, of all composite events as one publication of each owner."""
-    moments: dict[int, str] = {}
-    told = [subject for subject in subjects if subject.pairs or subject.found]
-    ids = queries.event_ids(sum(subject.detections for subject in told)) if told else []
-    statements: list[Statement] = []
-    at = 0
-    for subject in told:
-        columns = detected(subject, broker, moments)
-        own = ids[at : at + subject.detections]
-        at += subject.detections
-        if subject.job["binds"]:
-            definition = subject.known.definition
-            bound = [write_given(bind(definition, one.occurrence)) for one in subject.found]
-            names = [one.name for one in definition.attributes]
-            statements += queries.publish_made(subject.job, names, own, columns, bound)
-        else:
-            statements.append(queries.publish(subject.job, own, columns))
-    queries.record(statements)
-
-
-def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[list[Any]]:
-    """Return what was detected as columns; payloads are put into the constituents as they are.
-
-    Start, end and detection in microseconds, both bounds as points, constituents; end and detection are one object
-    where they are the same. moments: times as text.
-    """
-    definition = subject.known.definition
-    if subject.pairs:
-        starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
-        ends = found_at = [last[2] for _, _, last in subject.pairs]
-        tell = PairTeller(definition, moments, subject.known.heads).write
-        parts = measured((tell(firsts, last) for _, firsts, last in subject.pairs), subject.size_of_batch)
-    elif subject.job["asked"] is not None:
-        told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
-        starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
-        found_at = [one.point for one in subject.found]
-        parts = measured((text for _, text in told), subject.size_of_batch)
-    else:
-        found = [one.occurrence for one in subject.found]
-        starts, ends = [one[1] for one in found], [one[2] for one in found]
-        found_at = [one.point for one in subject.found]
-        parts = measured((write_parts(definition, one) for one in found), subject.size_of_batch)
-    detection_times = [point >> TIME_BITS for point in found_at]
-    end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
-    return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends, parts]
 $python$),
-('composite.stepping', 'aabedffd95be1b26', $python$
+('composite.stepping', '426e6764367cbbd0', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -4699,7 +5031,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'aabedffd95be1b26', $python$
+('composite.storing', '426e6764367cbbd0', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -4803,11 +5135,11 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'aabedffd95be1b26', $python$
+('composite.subjects', '426e6764367cbbd0', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from composite.definition import Definition
@@ -4891,6 +5223,8 @@ class Subject:
         self.heard: Optional[dict[str, int]] = job.get("heard")
         self.idle_at: Optional[int] = None
         self.more = False
+        # Where a step ends that would have too many bytes: it takes events up to this position.
+        self.cut: Optional[int] = None
 
     @property
     def partitioned(self) -> bool:
@@ -4951,6 +5285,48 @@ class Subject:
         self.taken = last if last is not None and last >> EVENT_BITS == batch else None
         self.job["upto"] = max(batch - 1, self.job["reached"])
         return True
+
+    @property
+    def takes_whole_batches(self) -> bool:
+        """Tell whether a step may not end inside a batch."""
+        return bool(self.known.graph.transactional) or self.job["parts"] is not None
+
+    def stop_behind(self, position: int) -> None:
+        """Take nothing behind a position: neither events nor time."""
+        self.cut = position
+        self.job["now"] = None
+
+    def note_cut(self) -> None:
+        """Note where the step ends, unless time does so before that."""
+        if self.more:
+            return
+        if self.cut is None:
+            self.taken = None
+            return
+        self.more = True
+        batch = self.cut >> EVENT_BITS
+        if batch > self.job["reached"]:
+            self.job["upto"], self.taken = batch - 1, self.cut
+        else:
+            self.job["upto"] = self.job["reached"]
+
+    def first_touches(self) -> Iterator[tuple[int, Any]]:
+        """Yield the keys that its events touch, each with the position of the first that does."""
+        if self.part_arrivals:
+            pairs = ((event.position, key) for event in self.events for _, key in event.matches or ())
+        else:
+            pairs = ((arrival[0], arrival[2]) for arrival in self.arrivals)
+        seen = set()
+        for position, key in pairs:
+            if key not in seen and position > (self.taken or 0) and self.owns(key):
+                seen.add(key)
+                yield position, key
+
+    def at_hand(self) -> int:
+        """Return about how many bytes its events and open occurrences have."""
+        if self.moments is not None:
+            return self.size + sum(len(moment[5]) for moment in self.moments)
+        return self.size + sum(len(event.payload or "") for event in self.events)
 
     @property
     def size_of_batch(self) -> int:
@@ -5027,7 +5403,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'aabedffd95be1b26', $python$
+('composite.syntax', '426e6764367cbbd0', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5132,7 +5508,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'aabedffd95be1b26', $python$
+('composite.takeover', '426e6764367cbbd0', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5215,7 +5591,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'aabedffd95be1b26', $python$
+('composite.texts', '426e6764367cbbd0', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5427,7 +5803,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'aabedffd95be1b26', $python$
+('composite.times', '426e6764367cbbd0', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -5629,7 +6005,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'aabedffd95be1b26', $python$
+('composite.told', '426e6764367cbbd0', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -5715,7 +6091,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'aabedffd95be1b26', $python$
+('composite.trial', '426e6764367cbbd0', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -5946,7 +6322,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'aabedffd95be1b26', $python$
+('composite.windows', '426e6764367cbbd0', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6162,7 +6538,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'aabedffd95be1b26', $python$
+('composite.wire', '426e6764367cbbd0', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6233,7 +6609,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'aabedffd95be1b26', $python$
+('filter_literals', '426e6764367cbbd0', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6319,7 +6695,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'aabedffd95be1b26', $python$
+('filter_names', '426e6764367cbbd0', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6433,7 +6809,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'aabedffd95be1b26', $python$
+('filter_text', '426e6764367cbbd0', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -6700,7 +7076,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'aabedffd95be1b26', $python$
+('in_select', '426e6764367cbbd0', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -6800,7 +7176,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'aabedffd95be1b26', $python$
+('keywords', '426e6764367cbbd0', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -6872,7 +7248,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'aabedffd95be1b26', $python$
+('lexer', '426e6764367cbbd0', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7218,7 +7594,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'aabedffd95be1b26', $python$
+('safe_filter', '426e6764367cbbd0', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -7519,7 +7895,7 @@ class SafeReader:
             self.at += 3
         self.names.types.add(name)
 $python$),
-('statement_composite', 'aabedffd95be1b26', $python$
+('statement_composite', '426e6764367cbbd0', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7614,7 +7990,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'aabedffd95be1b26', $python$
+('statement_reader', '426e6764367cbbd0', $python$
 """Read a statement word by word."""
 
 import re
@@ -7832,7 +8208,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'aabedffd95be1b26', $python$
+('statement_text', '426e6764367cbbd0', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -8110,7 +8486,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'aabedffd95be1b26', $python$
+('token_lists', '426e6764367cbbd0', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8344,7 +8720,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'aabedffd95be1b26', $python$
+('whole_row', '426e6764367cbbd0', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8449,7 +8825,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "aabedffd95be1b26"
+digest = "426e6764367cbbd0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8556,7 +8932,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "aabedffd95be1b26"
+digest = "426e6764367cbbd0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8656,7 +9032,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "aabedffd95be1b26"
+digest = "426e6764367cbbd0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8746,7 +9122,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "aabedffd95be1b26"
+digest = "426e6764367cbbd0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8838,7 +9214,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "aabedffd95be1b26"
+digest = "426e6764367cbbd0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8955,7 +9331,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "aabedffd95be1b26"
+digest = "426e6764367cbbd0"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8994,6 +9370,8 @@ names = [
     "composite.subjects",
     "composite.coupled",
     "composite.storing",
+    "composite.heavy",
+    "composite.publishing",
     "composite.server",
     "composite.takeover",
     "composite.entry",
@@ -9048,7 +9426,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "aabedffd95be1b26"
+digest = "426e6764367cbbd0"
 # Each behind those that it imports.
 names = [
     "lexer",

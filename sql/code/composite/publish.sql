@@ -10,7 +10,8 @@ drop function if exists pgps_internal.publish_found(jsonb),
     pgps_internal.fail_found(pgps_internal.composite, pgps_internal.event_type, jsonb, text, text),
     pgps_internal.found_again(pgps_internal.composite, pgps_internal.event_type, bigint),
     pgps_internal.publish_found(bigint, pgps_internal.detections),
-    pgps_internal.publish_part(pgps_internal.composite, pgps_internal.event_type, pgps_internal.detections);
+    pgps_internal.publish_part(pgps_internal.composite, pgps_internal.event_type, pgps_internal.detections),
+    pgps_internal.fail_found(pgps_internal.composite, pgps_internal.event_type, pgps_internal.detections, text, text);
 
 create or replace function pgps_internal.publish_found(
     composite_id bigint, detections pgps_internal.detections, seconds double precision
@@ -201,7 +202,7 @@ made for this';
 
 create or replace function pgps_internal.fail_found(
     composite pgps_internal.composite, event_type pgps_internal.event_type, detections pgps_internal.detections,
-    sqlstate text, error text
+    sqlstate text, error text, place text = ' (in the attributes)'
 ) returns void
 language plpgsql
 as $$
@@ -218,14 +219,30 @@ begin
         failed_at, due_at)
     values (pgps_internal.failing_subscription(fail_found.composite), (fail_found.event_type).type_id, v_id, 'callback',
         'failed', 1, fail_found.sqlstate, fail_found.error, pgps_internal.clock(), pgps_internal.clock());
-    update pgps_internal.composite c set last_error = format('%s (in the attributes)', fail_found.error)
+    update pgps_internal.composite c set last_error = fail_found.error || fail_found.place
     where c.composite_id = (fail_found.composite).composite_id
-        and c.last_error is distinct from format('%s (in the attributes)', fail_found.error);
+        and c.last_error is distinct from fail_found.error || fail_found.place;
 end
 $$;
 comment on function pgps_internal.fail_found(pgps_internal.composite, pgps_internal.event_type,
-    pgps_internal.detections, text, text) is
-'Puts a detection whose attributes raised into the exception queue of its type, without attributes';
+    pgps_internal.detections, text, text, text) is
+'Puts a detection whose attributes raised into the exception queue of its type, without attributes; place: what is said
+behind the error';
+
+create or replace function pgps_internal.fail_large(
+    composite_id bigint, detections pgps_internal.detections, sqlstate text, error text
+) returns void
+language plpgsql
+as $$
+begin
+    perform pgps_internal.fail_found(c, t, fail_large.detections, '54000',
+        format('the events of this detection are together too large for JSON (%s)', fail_large.error), '')
+    from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+    where c.composite_id = fail_large.composite_id;
+end
+$$;
+comment on function pgps_internal.fail_large(bigint, pgps_internal.detections, text, text) is
+'Puts a detection that jsonb cannot hold into the exception queue of its type; its constituents come without payloads';
 
 create or replace function pgps_internal.found_again(
     composite pgps_internal.composite, event_type pgps_internal.event_type, event_id bigint
@@ -253,6 +270,11 @@ begin
                     group by a) b)]
         from pgps_internal.%I k where k.event_id = $1$query$, (found_again.event_type).name || '_kept')
     using found_again.event_id, (found_again.composite).parsed -> 'aliases' into v_found;
+    if exists (select from jsonb_array_elements(v_found.constituents[1]::jsonb) p
+            where p ? 'event_id' and not p ? 'payload') then
+        raise exception 'the events of this detection are together too large for JSON' using errcode = '54000',
+            hint = 'Its constituents say which events they are; discard it: see pgps.discard_exception.';
+    end if;
     return v_found;
 end
 $$;

@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple, Optional
@@ -78,13 +78,21 @@ class Hits(NamedTuple):
     skip_highs: list[int]
 
 
+# What classes have got, by the number of the event type.
+Got = dict[int, list[Hits]]
+
+
 def gather(
-    queries: Queries, memory: dict[str, Any], sources: list[dict[str, Any]], subjects: dict[int, Any], broker: str
-) -> None:
-    """Add the events of event types to the composite events that they are leaves of; subjects: by their number."""
+    queries: Queries, memory: dict[str, Any], sources: list[dict[str, Any]], subjects: dict[int, Any], broker: str,
+    bounded: Callable[[Got], Got],
+) -> None:  # fmt: skip
+    """Add the events of event types to the composite events that they are leaves of; subjects: by their number.
+
+    bounded: leaves out what is too much for a step.
+    """
     columns = {source["type_id"]: columns_of(source, subjects) for source in sources}
     readings = {one["type_id"]: reading_of(queries, memory, one, columns[one["type_id"]]) for one in sources}
-    found: dict[int, list[Hits]] = {}
+    found: Got = {}
     # What classes have got is asked of all types at once, but for those where the moment of an event counts.
     for query in {reading[1]: None for reading in readings.values()}:
         alike = [source for source in sources if readings[source["type_id"]][1] == query]
@@ -93,6 +101,7 @@ def gather(
             lists = (row[name] or [] for name in Hits._fields[3:])
             hits = Hits(row["batch_id"], row["subjects"], row["leaves"], *lists)
             found.setdefault(row["type_id"], []).append(hits)
+    found = bounded(found)
     for source in sources:
         number = source["type_id"]
         if number in found:

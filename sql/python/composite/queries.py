@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any, Optional
 
 from composite.codetime import TOO_LONG, TOO_SLOW, CodeTime
+from composite.limits import rows_in_portions
 from composite.memo import RaisedError
 
 DUE_KEYS = """
@@ -56,6 +57,12 @@ insert into pgps_internal.composite_open (state_id, key, node, slot, serial, sta
 select unnest($1::bigint[]), unnest($2::text[]), unnest($3::text[]), unnest($4::integer[]), unnest($5::bigint[]),
     unnest($6::numeric[]), unnest($7::json[])"""
 
+# Whether much is stored out of line: a value of its own may be large then.
+OPEN_IS_LARGE = """
+select sum(pg_relation_size(c.reltoastrelid)) > 1000000 as value from pg_class c
+where c.oid in ('pgps_internal.composite_open_0'::regclass, 'pgps_internal.composite_open_1'::regclass,
+    'pgps_internal.composite_open_2'::regclass, 'pgps_internal.composite_open_3'::regclass)"""
+
 WRITE_LATE = """
 insert into pgps_internal.composite_late (composite_id, type_id, event_id, at, reason, noted_at)
 select l.composite_id, t.type_id, l.event_id, pgps_internal.moment(l.at), l.reason, pgps_internal.clock()
@@ -89,6 +96,8 @@ select r.version, r.hits, r.ranges, r.alone from pgps_internal.reading($1, $2) r
 
 PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
+FAIL = """
+select pgps_internal.fail_large($1, row($2, $3, $4, $5, $6, $7, null)::pgps_internal.detections, $8, $9)"""
 INSERT = """
 insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
 select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
@@ -122,6 +131,8 @@ select pgps_internal.set_alarm($1),
 UNMARKED = """
 select pgps_internal.set_alarm(0), setval('pgps_internal.lane_mark_{slot}', 1::bigint << 62), pg_sleep(0)"""
 
+BYTES_AS_ONE = 10_000  # as many take as long as one more detection
+SAFE = 16_000_000  # as many characters always fit into jsonb: a number of one takes twelve bytes there
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
 
 # Owner, event type, first and last event of what one composite event has published, and whether there is no other
@@ -169,8 +180,8 @@ class Queries:
         """Write keys, open occurrences, late events, errors and steps; return the number of the step of each share."""
         found: Any = ()
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_ERRORS, WRITE_STEPS), sets):
-            if rows:
-                found = self.rows(text, *(list(column) for column in zip(*rows)))
+            for part in rows_in_portions(rows) if text is WRITE_OPENED else [rows] if rows else ():
+                found = self.rows(text, *(list(column) for column in zip(*part)))
         return {(row["composite_id"], row["share"]): row["row_id"] for row in found}
 
     def given(self, composites: list[int]) -> dict[int, str]:
@@ -216,18 +227,18 @@ class Queries:
         )
         plan = self.plan(text, ["bigint[]", *DETECTIONS, "text"])
         self.about = job["composite_id"]
-        with self.time.of(job, len(ids)) as end:
+        size = sum(map(len, columns[-1]))
+        is_large = size > SAFE
+        with self.time.of(job, len(ids) + (size // BYTES_AS_ONE if is_large else 0)) as end:
             try:
                 with self.db.subtransaction():
                     self.alarm(end)
                     plan.execute([*values, "[" + ", ".join(bound) + "]"])
                     self.quiet(end)
             except self.db.SPIError as error:
-                is_late = end is not None and monotonic() >= end
-                self.quiet(end)
-                if is_late:
+                if self.is_late(end):
                     self.end_late("the attributes take too long")
-                if is_fatal(error):
+                if is_fatal(error) or (is_large and is_too_large(error)):
                     raise
                 self.publish_each(job, columns, bound)
                 return []
@@ -239,9 +250,15 @@ class Queries:
         try:
             plan.execute([job["composite_id"], *columns, bound, self.time.left()])
         except self.db.SPIError as error:
-            if error.sqlstate == TOO_LONG:
+            if error.sqlstate == TOO_LONG and "take too long" in str(error):
                 self.end_late("the attributes take too long")
             raise
+
+    def fail(self, job: dict[str, Any], columns: list[list[Any]], sqlstate: str, error: str) -> None:
+        """File one detection that is too large to be published; its constituents are given without payloads."""
+        self.plan(FAIL, ["bigint", *DETECTIONS, "text", "text"]).execute(
+            [job["composite_id"], *columns, sqlstate, error]
+        )
 
     def end_late(self, message: str) -> None:
         """End the step: code of the composite event has taken longer than it may."""
@@ -293,10 +310,8 @@ class Queries:
         try:
             rows = self.rows_taken_back(plan, ["[" + ", ".join(items) + "]"], end)
         except self.db.SPIError as error:
-            if end is not None and monotonic() >= end:
-                self.quiet(end)
+            if self.is_late(end):
                 self.end_late(f"the filter takes too long: {text}")
-            self.quiet(end)
             if is_fatal(error):
                 raise
             if len(items) == 1:
@@ -325,6 +340,17 @@ class Queries:
             self.plan(ALARM, ["float8"]).execute([seconds])
         else:
             self.plan(MARKED.format(slot=slot), ["float8", "bigint"]).execute([seconds, self.about])
+
+    def is_late(self, end: Optional[float]) -> bool:
+        """Tell, after an error, whether the time was over; it is cancelled no more."""
+        try:
+            self.quiet(end)
+        except self.db.SPIError:
+            # A cancellation that came when something else had failed already.
+            if end is None or monotonic() < end:
+                raise
+            return True
+        return end is not None and monotonic() >= end
 
     def quiet(self, end: Optional[float]) -> None:
         """Have it cancelled no more; a cancellation that came just before is noticed here."""
@@ -357,3 +383,9 @@ def statement_of(job: dict[str, Any], ids: Sequence[int]) -> Statement:
 def is_fatal(error: Any) -> bool:
     """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")
+
+
+def is_too_large(error: Any) -> bool:
+    """Tell whether an error says that a value, or what is made of many, is too large; as pgps_internal.is_too_large."""
+    state = getattr(error, "sqlstate", None) or ""
+    return state in ("54000", "53200") or (state == "XX000" and "invalid memory alloc request size" in str(error))

@@ -6,6 +6,7 @@ kept is in tables (sql/schema/0019_composite.sql); what stays with the session o
 
 import gc
 import json
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, Optional
 
@@ -14,17 +15,17 @@ from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
 from composite.event_time import Ordering
 from composite.gathering import Gathered, as_events, gather, part_events
+from composite.heavy import TooHeavyError, bounded, weigh_open
 from composite.keys import EVERYTHING, read_ranges
-from composite.limits import MADE, TICKS, TooMuch, combinations_allowed, measured
-from composite.memo import Memo, write_given
-from composite.occurrences import bind
+from composite.limits import MADE, TICKS, TooMuch, combinations_allowed
+from composite.memo import Memo
 from composite.points import BEFORE, EVENT, TIME_BITS, Idle, point_of
-from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_ROWS, Queries, Statement
+from composite.publishing import publish
+from composite.queries import DUE_KEYS, HELD_ROWS, KEYS, OPEN_IS_LARGE, OPEN_ROWS, Queries
 from composite.rows import HELD, KeyRow, Row
 from composite.sequence import Moment, as_found
 from composite.storing import fault_of, row_of_step, rows_of_keys, rows_of_open, stored, unstored
 from composite.subjects import ROW_BYTES, Subject, keep, learn, recall, unknown_of
-from composite.told import PairTeller, tell_part, write_parts
 
 TICKS_AT_ONCE = 20_000
 
@@ -38,7 +39,14 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
     collects = gc.isenabled()
     gc.disable()
     try:
-        return take_all(Queries(db, memory), memory, job)
+        queries = Queries(db, memory)
+        last: Optional[int] = None
+        while True:
+            try:
+                return take_all(queries, memory, job, last)
+            except TooHeavyError as error:
+                # Nothing has been written yet.
+                last = error.last
     except TooMuch as error:
         # Another code than that of other limits: a shorter step may make less.
         db.error(error.message, sqlstate="54001", hint=error.hint)
@@ -48,21 +56,25 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
             gc.enable()
 
 
-def take_all(queries: Queries, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Do the same, with the statements of the session."""
+def take_all(
+    queries: Queries, memory: dict[str, Any], job: dict[str, Any], last: Optional[int] = None
+) -> dict[str, Any]:
+    """Do the same, with the statements of the session, and up to the position `last` at most."""
     queries.time = CodeTime(job["code_seconds"], job["pace"])
     unknown = unknown_of(memory, job["composites"])
     if unknown:
         learn(memory, job, queries.given(unknown), queries.intervals())
-    numbered = {one["subject"]: Subject(one, memory["graphs"][one["composite_id"]]) for one in job["composites"]}
+    numbered = {one["subject"]: Subject({**one}, memory["graphs"][one["composite_id"]]) for one in job["composites"]}
     subjects = [*numbered.values()]
     uptos = [subject.job["upto"] for subject in subjects]
     for subject in subjects:
         recall(memory, subject)
-    gather(queries, memory, job["types"], numbered, job["broker"])
+    fits = partial(bounded, queries, job["types"], numbered, last)
+    gather(queries, memory, job["types"], numbered, job["broker"], fits)
     for subject in subjects:
         order(subject, job)
-    load_keys(queries, subjects)
+        subject.note_cut()
+    load_keys(queries, subjects, last)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
     left = MADE
     for subject in subjects:
@@ -110,7 +122,10 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
 
 def order_sequence(subject: Subject) -> None:
     """Put the events of a sequence in order of delivery, each with its point; the second operand first, where both."""
-    job, arrivals = subject.job, subject.arrivals
+    job = subject.job
+    if subject.taken is not None:
+        subject.arrivals = [arrival for arrival in subject.arrivals if arrival[0] > subject.taken]
+    arrivals = subject.arrivals
     arrivals.sort(key=last_leaf_first if subject.known.is_of_one else first_of)
     clock = subject.ordering["frontier"] if subject.ordering is not None else job["since"]
     if subject.ordering is None:
@@ -177,8 +192,8 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
     return [Idle(origin, kind, most) for origin, kind in map(json.loads, sorted(gone))]
 
 
-def load_keys(queries: Queries, subjects: list[Subject]) -> None:
-    """Read the keys that have events, or something to do, and what is open in them."""
+def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) -> None:
+    """Read the keys that have events, or something to do, and what is open in them; see weigh_open."""
     wanted = {
         (subject.state_id, stored(key)): subject
         for subject in subjects
@@ -199,6 +214,8 @@ def load_keys(queries: Queries, subjects: list[Subject]) -> None:
         return
     pairs = sorted(wanted)
     found = queries.rows(KEYS, [state for state, _ in pairs], [key for _, key in pairs])
+    if len(found) > 1 and queries.value(OPEN_IS_LARGE):
+        weigh_open(queries, subjects, found, last)
     held: list[tuple[int, str, int, int]] = []
     for row in found:
         key = row["key"]
@@ -275,51 +292,3 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
             errors.append((subject.id, fault_of(changes)))
         steps.append(row_of_step(subject, changes, len(subject.keys) - before))
     return queries.write(keys, opened, late, errors, steps)
-
-
-def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
-    """Publish what was detected, of all composite events as one publication of each owner."""
-    moments: dict[int, str] = {}
-    told = [subject for subject in subjects if subject.pairs or subject.found]
-    ids = queries.event_ids(sum(subject.detections for subject in told)) if told else []
-    statements: list[Statement] = []
-    at = 0
-    for subject in told:
-        columns = detected(subject, broker, moments)
-        own = ids[at : at + subject.detections]
-        at += subject.detections
-        if subject.job["binds"]:
-            definition = subject.known.definition
-            bound = [write_given(bind(definition, one.occurrence)) for one in subject.found]
-            names = [one.name for one in definition.attributes]
-            statements += queries.publish_made(subject.job, names, own, columns, bound)
-        else:
-            statements.append(queries.publish(subject.job, own, columns))
-    queries.record(statements)
-
-
-def detected(subject: Subject, broker: str, moments: dict[int, str]) -> list[list[Any]]:
-    """Return what was detected as columns; payloads are put into the constituents as they are.
-
-    Start, end and detection in microseconds, both bounds as points, constituents; end and detection are one object
-    where they are the same. moments: times as text.
-    """
-    definition = subject.known.definition
-    if subject.pairs:
-        starts = [firsts[0][1] for _, firsts, _ in subject.pairs]
-        ends = found_at = [last[2] for _, _, last in subject.pairs]
-        tell = PairTeller(definition, moments, subject.known.heads).write
-        parts = measured((tell(firsts, last) for _, firsts, last in subject.pairs), subject.size_of_batch)
-    elif subject.job["asked"] is not None:
-        told = [tell_part(one, subject.job["asked"], broker) for one in subject.found]
-        starts, ends = [one[1] for one, _ in told], [one[2] for one, _ in told]
-        found_at = [one.point for one in subject.found]
-        parts = measured((text for _, text in told), subject.size_of_batch)
-    else:
-        found = [one.occurrence for one in subject.found]
-        starts, ends = [one[1] for one in found], [one[2] for one in found]
-        found_at = [one.point for one in subject.found]
-        parts = measured((write_parts(definition, one) for one in found), subject.size_of_batch)
-    detection_times = [point >> TIME_BITS for point in found_at]
-    end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
-    return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends, parts]

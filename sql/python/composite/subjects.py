@@ -1,7 +1,7 @@
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from composite.definition import Definition
@@ -85,6 +85,8 @@ class Subject:
         self.heard: Optional[dict[str, int]] = job.get("heard")
         self.idle_at: Optional[int] = None
         self.more = False
+        # Where a step ends that would have too many bytes: it takes events up to this position.
+        self.cut: Optional[int] = None
 
     @property
     def partitioned(self) -> bool:
@@ -145,6 +147,48 @@ class Subject:
         self.taken = last if last is not None and last >> EVENT_BITS == batch else None
         self.job["upto"] = max(batch - 1, self.job["reached"])
         return True
+
+    @property
+    def takes_whole_batches(self) -> bool:
+        """Tell whether a step may not end inside a batch."""
+        return bool(self.known.graph.transactional) or self.job["parts"] is not None
+
+    def stop_behind(self, position: int) -> None:
+        """Take nothing behind a position: neither events nor time."""
+        self.cut = position
+        self.job["now"] = None
+
+    def note_cut(self) -> None:
+        """Note where the step ends, unless time does so before that."""
+        if self.more:
+            return
+        if self.cut is None:
+            self.taken = None
+            return
+        self.more = True
+        batch = self.cut >> EVENT_BITS
+        if batch > self.job["reached"]:
+            self.job["upto"], self.taken = batch - 1, self.cut
+        else:
+            self.job["upto"] = self.job["reached"]
+
+    def first_touches(self) -> Iterator[tuple[int, Any]]:
+        """Yield the keys that its events touch, each with the position of the first that does."""
+        if self.part_arrivals:
+            pairs = ((event.position, key) for event in self.events for _, key in event.matches or ())
+        else:
+            pairs = ((arrival[0], arrival[2]) for arrival in self.arrivals)
+        seen = set()
+        for position, key in pairs:
+            if key not in seen and position > (self.taken or 0) and self.owns(key):
+                seen.add(key)
+                yield position, key
+
+    def at_hand(self) -> int:
+        """Return about how many bytes its events and open occurrences have."""
+        if self.moments is not None:
+            return self.size + sum(len(moment[5]) for moment in self.moments)
+        return self.size + sum(len(event.payload or "") for event in self.events)
 
     @property
     def size_of_batch(self) -> int:

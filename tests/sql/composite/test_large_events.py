@@ -1,0 +1,112 @@
+"""Composite events of large events: a step takes as many as fit, and what fits nowhere is an exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, make_type, rows, value
+from tests.fix_db import Connect, wait_until
+
+MB = 1_000_000
+
+
+@pytest.fixture
+def broker(connect: Connect, own_database: str) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    for kind in "abc":
+        make_type(connection, kind, "k integer, note text")
+    return connection
+
+
+def publish(connection: psycopg.Connection, kind: str, size: int, *keys: int) -> None:
+    """Publish an event of each key, with so many characters, in one statement."""
+    query = f"insert into pgps_event.{kind} select k, repeat('x', %s) from unnest(%s::integer[]) k"
+    rows(connection, query, [size, list(keys)])
+
+
+def detect(connection: psycopg.Connection) -> None:
+    """Dispatch and detect until nothing is left; a dispatch ends after some seconds, and the next goes on."""
+
+    def is_done() -> bool:
+        rows(connection, "select pgps.dispatch()")
+        query = "select max(lag) from pgps.composite_events where state = 'active'"
+        return bool(value(connection, query) in (0, None))
+
+    wait_until(is_done, timeout=300)
+    assert rows(connection, "select name, last_error from pgps.composite_events where state <> 'active'") == []
+
+
+def detections(connection: psycopg.Connection, name: str) -> list[tuple[Any, ...]]:
+    """Return of each detection, in order, the keys of its events, and how long they are."""
+    return rows(
+        connection,
+        f"""
+        select array(select (c -> 'payload' ->> 'k')::integer from jsonb_array_elements(constituents) c),
+            array(select length(c -> 'payload' ->> 'note') from jsonb_array_elements(constituents) c)
+        from pgps_internal.{name}_log order by event_id
+        """,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_large_events_of_one_batch_are_taken_in_steps(broker: psycopg.Connection) -> None:
+    call(broker, "create_composite_event", "pair", "a ; b", partition_by="k")
+    call(broker, "create_composite_event", "other", "c ; b", context="chronicle", max_open=100)
+    keys = [*range(1, 13)]
+    publish(broker, "c", 1, *keys)
+    # Together more than one step may make, or an array holds as JSON.
+    publish(broker, "a", 25 * MB, *keys)
+    publish(broker, "b", 1, *keys)
+    detect(broker)
+    assert detections(broker, "pair") == [([key, key], [25 * MB, 1]) for key in keys]
+    assert detections(broker, "other") == [([key, key], [1, 1]) for key in keys]
+    # A step has 64 MB of events, or one event.
+    steps = "select count(*) from pgps_internal.composite_step s join pgps_internal.composite c using (composite_id) "
+    assert (
+        value(broker, steps + "where c.type_id = (select type_id from pgps_internal.event_type where name = 'pair')")
+        >= 6
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("attributes", [None, "k integer = x.k"])
+def test_a_detection_that_jsonb_cannot_hold_goes_to_the_exception_queue(
+    broker: psycopg.Connection, attributes: str | None
+) -> None:
+    call(broker, "create_composite_event", "pair", "a x ; b y", partition_by="k", attributes=attributes)
+    call(broker, "create_composite_event", "other", "c ; b", context="chronicle", max_open=100)
+    publish(broker, "c", 1, 1, 2, 3)
+    publish(broker, "a", 1, 1)
+    publish(broker, "a", 140 * MB, 2)
+    publish(broker, "a", 1, 3)
+    publish(broker, "b", 1, 1)
+    publish(broker, "b", 140 * MB, 2)
+    publish(broker, "b", 1, 3)
+    detect(broker)
+    assert detections(broker, "pair") == [([1, 1], [1, 1]), ([3, 3], [1, 1])]
+    assert len(detections(broker, "other")) == 3
+    ((event_id, state, error),) = rows(broker, "select event_id, sqlstate, error from pgps_queue.pair_exception")
+    assert state == "54000"
+    assert "together too large for JSON" in error
+    # Its events are named, and their attributes are where these are.
+    found = value(broker, "select constituents from pgps_internal.pair_kept where event_id = %s", [event_id])
+    assert [(part["as"], part["event_type"], "payload" in part) for part in found] == [
+        ("x", "a", False),
+        ("y", "b", False),
+    ]
+    ids = column(
+        broker,
+        "select event_id from pgps_internal.a_log where k = 2 union all "
+        "select event_id from pgps_internal.b_log where k = 2",
+    )
+    assert [part["event_id"] for part in found] == ids
+    call(broker, "retry_exception", "pair", event_id)
+    assert len(detections(broker, "pair")) == 2
+    assert value(broker, "select count(*) from pgps_queue.pair_exception") == 1
+    call(broker, "discard_exception", "pair", event_id)
+    assert value(broker, "select count(*) from pgps_queue.pair_exception") == 0
