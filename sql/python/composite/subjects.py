@@ -166,11 +166,14 @@ class Subject:
             self.taken = None
             return
         self.more = True
-        batch = self.cut >> EVENT_BITS
+        # A step may end before what this one has taken: others are behind it.
+        taken = (self.job["ordering"] or {}).get("taken")
+        last = max(self.cut, taken or 0)
+        batch = last >> EVENT_BITS
         if batch > self.job["reached"]:
-            self.job["upto"], self.taken = batch - 1, self.cut
+            self.job["upto"], self.taken = batch - 1, last
         else:
-            self.job["upto"] = self.job["reached"]
+            self.job["upto"], self.taken = self.job["reached"], taken
 
     def first_touches(self) -> Iterator[tuple[int, Any]]:
         """Yield the keys that its events touch, each with the position of the first that does."""

@@ -93,9 +93,11 @@ def test_a_step_ends_before_the_large_event_that_does_not_fit_and_takes_one_at_l
             assert (one.cut, one.job["upto"], one.taken) == (at(4, behind), 3, at(4, behind))
 
 
-def test_what_lies_behind_a_cut_is_left_where_it_is() -> None:
+@pytest.mark.parametrize("cut", [at(5, 3), at(7, 3)])
+def test_what_lies_behind_a_cut_is_left_where_it_is(cut: int) -> None:
     one = subject(reached=6, taken=at(7, 4))
-    assert bound(Server(), one, {7: [hits(8, 50), hits(9, 60)]}, at(5, 3)) == {}
+    assert bound(Server(), one, {7: [hits(8, 50), hits(9, 60)]}, cut) == {}
+    assert not one.leave_later(0)  # time passes without an event
     one.note_cut()
     assert (one.job["upto"], one.taken, one.more) == (6, at(7, 4), True)
 
