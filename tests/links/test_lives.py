@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -123,3 +124,42 @@ def test_what_a_neighbour_passes_on_of_the_former_epoch_is_not_taken_twice_behin
     lives.close()
     assert lives.got(lives.b) == [1, 2, 3, 6, 7, 8]
     assert lives.got(lives.c) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_both_epochs_of_a_broker_in_one_batch_are_one_to_who_has_neither(
+    brokers: Brokers, copied: Callable[[Broker], Broker], staged: bool
+) -> None:
+    a, b, c = brokers(3)
+    make_type(a.admin, "tick")
+    for one, other in ((a, b), (b, c)):
+        call(one.admin, "create_link", f"to_{other.name}", other.dsn)
+    before = Lives(a, b, c)
+    before.open(a, b)
+    before.open(b, c)
+    before.settle()
+    for other in (b, c):
+        call(other.admin, "subscribe", "all", "tick", scope="global")
+    before.settle()
+    publish(a.admin, "tick", 1, 2)
+    before.settle()
+    before.close()
+    backup = copied(a)
+    rows(backup.admin, "update pgps_internal.broker set incarnation = pgps_internal.link_incarnation()")
+    lives = Lives(backup, b, c)
+    # b dispatches nothing until it has both epochs, and c knows of both.
+    lives.open(backup, b)
+    for n in (3, 4):
+        publish(backup.admin, "tick", n, n + 10)
+        settle([backup], lives.links)
+    lives.close()
+    lives.resume()
+    lives.open(backup, b)
+    out = lives.open(b, c).out
+    out.carry = partial(out.carry, staged=staged)  # type: ignore[method-assign]
+    publish(backup.admin, "tick", 5)
+    settle([backup, c], lives.links)
+    lives.settle()
+    lives.close()
+    assert lives.got(b) == [1, 2, 3, 13, 4, 14, 5]
+    assert lives.got(c) == [1, 2, 3, 13, 4, 14, 5]

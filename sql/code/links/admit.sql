@@ -159,16 +159,19 @@ begin
             where s.value -> 'lseq' = skip_known.item -> 'lseq' loop
             select t.* into v_type from pgps_internal.event_type t
                 where t.type_id = (v_slice ->> 'type_id')::integer;
-            -- What came with this item lies in the log already, or in the staging table.
+            -- What came with this batch lies in the log already, or in the staging table; so does what came in the other
+            -- epoch, which may have come with the same batch.
             v_staged := case when to_regclass(format('pg_temp.pgps_stage_%s', v_type.type_id)) is not null then
-                format(' union all select s.pgps_id, s.pgps_event from pg_temp.pgps_stage_%s s where s.pgps_id <@ $1',
+                format(' union all select s.pgps_id, s.pgps_event from pg_temp.pgps_stage_%s s where s.pgps_id <@ w.ids',
                     v_type.type_id) else '' end;
-            execute format('with came as (
-                    select l.event_id, l.pgps_origin_event from %1$s l
-                    where l.event_id >= lower($1) and l.event_id < upper($1) and l.event_id <@ $1 %2$s)
-                select range_agg(int8range(c.event_id, c.event_id, ''[]'')) from came c
-                where exists (select from unnest($2) w(ids), %1$s l where l.event_id >= lower(w.ids)
-                    and l.event_id < upper(w.ids) and l.pgps_origin_event = c.pgps_origin_event)',
+            execute format('with there as (
+                    select w.is_new, e.event_id, e.origin_event
+                    from (select true, r from unnest($1) r union all select false, r from unnest($2) r) w(is_new, ids)
+                    cross join lateral (select l.event_id, l.pgps_origin_event from %1$s l
+                        where l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) %2$s) e(event_id, origin_event))
+                select range_agg(int8range(c.event_id, c.event_id, ''[]'')) from there c
+                where c.is_new and exists (select from there h where not h.is_new
+                    and h.origin_event = c.origin_event)',
                 v_type.log, v_staged)
             using (v_slice ->> 'ids')::int8multirange, v_had.ids into v_known;
             continue when v_known is null;
