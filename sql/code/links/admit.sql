@@ -159,11 +159,11 @@ begin
             where s.value -> 'lseq' = skip_known.item -> 'lseq' loop
             select t.* into v_type from pgps_internal.event_type t
                 where t.type_id = (v_slice ->> 'type_id')::integer;
-            -- What came with this batch lies in the log already, or in the staging table; so does what came in the other
-            -- epoch, which may have come with the same batch.
+            -- What came with this batch lies in the log already, or in the staging table; so does what came in the
+            -- other epoch, if it came with the same batch.
             v_staged := case when to_regclass(format('pg_temp.pgps_stage_%s', v_type.type_id)) is not null then
-                format(' union all select s.pgps_id, s.pgps_event from pg_temp.pgps_stage_%s s where s.pgps_id <@ w.ids',
-                    v_type.type_id) else '' end;
+                format(' union all select s.pgps_id, s.pgps_event from pg_temp.pgps_stage_%s s '
+                    'where s.pgps_id <@ w.ids', v_type.type_id) else '' end;
             execute format('with there as (
                     select w.is_new, e.event_id, e.origin_event
                     from (select true, r from unnest($1) r union all select false, r from unnest($2) r) w(is_new, ids)
