@@ -17,20 +17,23 @@ create or replace function pgps_internal.dispatch_mended(most integer) returns b
 language plpgsql
 as $$
 declare
-    v_held bigint;
+    v_parts bigint[];
     v_events bigint := 0;
 begin
     perform pgps_internal.forget_dropped(), pgps_internal.free_locked();
     perform pgps_internal.join_late_types(pgps_internal.last_batch(), '{}');
     loop
-        v_held := (select min(m.held_batch) from pgps_internal.mended_part m);
-        if v_held is null then
+        -- In one statement: a type that is resumed at this moment has parts in earlier windows, too, which come first.
+        with mended as materialized (select m.* from pgps_internal.mended_part m)
+        select array_agg(m.part_id order by m.part_id) into v_parts
+        from mended m where m.held_batch = (select min(e.held_batch) from mended e);
+        if v_parts is null then
             delete from pgps_internal.broken_type b where b.is_mended
                 and not exists (select from pgps_internal.set_aside s
                     where s.type_id = b.type_id and s.batch_id is null);
             return v_events;
         end if;
-        v_events := v_events + pgps_internal.dispatch_held(v_held);
+        v_events := v_events + pgps_internal.dispatch_held(v_parts);
         exit when v_events >= dispatch_mended.most;
     end loop;
     return v_events;
@@ -40,7 +43,8 @@ comment on function pgps_internal.dispatch_mended(integer) is
 'Dispatches what was set aside of event types that are mended, window by window in their order, each as a new batch;
 ends when about so many events (most) are; returns how many';
 
-create or replace function pgps_internal.dispatch_held(held_batch bigint) returns bigint
+drop function if exists pgps_internal.dispatch_held(bigint);
+create or replace function pgps_internal.dispatch_held(part_ids bigint[]) returns bigint
 language plpgsql
 as $$
 declare
@@ -57,8 +61,7 @@ begin
     begin
         v_batch.batch_id := pgps_internal.note_batch(v_batch);
         for v_kept in
-            select m.* from pgps_internal.mended_part m where m.held_batch = dispatch_held.held_batch
-            order by m.part_id
+            select s.* from pgps_internal.set_aside s where s.part_id = any (dispatch_held.part_ids) order by s.part_id
         loop
             v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id,
                 (v_kept.type_id, v_kept.xids, v_kept.ranges)::pgps_internal.part, true);
@@ -77,9 +80,9 @@ begin
     return 0;
 end
 $$;
-comment on function pgps_internal.dispatch_held(bigint) is
-'Dispatches what was set aside of one window, as far as its event types are mended, as a new batch; returns how many
-events. A type that fails again is set aside again';
+comment on function pgps_internal.dispatch_held(bigint[]) is
+'Dispatches parts of one window that were set aside as a new batch; returns how many events. A type that fails again is
+set aside again';
 
 create or replace function pgps_internal.do_resume_type(caller name, args jsonb) returns void
 language plpgsql

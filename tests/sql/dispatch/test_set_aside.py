@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from tests.fix_broker import call, column, endpoint, make_type, numbers, refused, rows, take, value
+from tests.fix_broker import call, column, endpoint, make_type, meanwhile, numbers, refused, rows, take, value
 from tests.fix_db import Connect
 
 Name = Callable[..., str]
@@ -230,3 +230,30 @@ def test_only_an_administrator_resumes_a_type(pair: Pair, connect: Connect, own_
         rows(pair.admin, "drop role plain_one")
     with refused("42704", "nosuch"):
         call(pair.admin, "resume_event_type", "nosuch")
+
+
+def test_a_type_that_is_resumed_while_another_one_is_dispatched_keeps_its_order(
+    pair: Pair, connect: Connect, own_database: str
+) -> None:
+    both = "select format('drop function pgps_internal.part_ids_%s', type_id) from pgps_internal.event_type"
+    for drop in column(pair.admin, both):
+        rows(pair.admin, drop)
+    pair.publish(pair.bad, 1)
+    pair.dispatch()
+    pair.publish(pair.good, 2)
+    pair.publish(pair.bad, 3)
+    pair.dispatch()
+    pair.dispatch()
+    assert pair.state() == ["set aside", "set aside"]
+    call(pair.admin, "resume_event_type", pair.good)
+    holder, dispatcher = connect(dsn=own_database, autocommit=False), connect(dsn=own_database)
+    # Who dispatches has chosen the window of the good one, and waits before he takes it.
+    for n in range(4):
+        rows(holder, f"lock table pgps_internal.batch_{n} in share mode")
+    with meanwhile(pair.admin, dispatcher, lambda: rows(dispatcher, "select pgps.dispatch()")):
+        call(pair.admin, "resume_event_type", pair.bad)
+        holder.rollback()
+    pair.dispatch()
+    assert pair.state() == ["active", "active"]
+    assert take(pair.admin, pair.bad) == [1, 3]
+    assert take(pair.admin, pair.good) == [2]
