@@ -1,10 +1,11 @@
 """`a ; b` over a million events that lie in PostgreSQL, beside MATCH_RECOGNIZE of Flink.
 
 Both find the pairs of a and b of the same symbol, 1,000 symbols, with a and b in turn; pgps detects in the database
-that has the events, one session that dispatches. Flink gets them with COPY as a file of comma separated values, since
-its connector to databases is not among its packages from PyPI, and what it finds goes back with COPY; its job runs in
-batch mode with two tasks in a virtual machine that is already up, after a first job over a thousand events. Both are
-timed by the clock, from the first event read to the last pair stored, and the pairs are compared.
+that has the events, in two sessions that share out the keys, beside one that dispatches. Flink gets them with COPY as a
+file of comma separated values, since its connector to databases is not among its packages from PyPI, and what it finds
+goes back with COPY; its job runs in batch mode with two tasks in a virtual machine that is already up, after a first
+job over a thousand events. Both are timed by the clock, from the first event read to the last pair stored, and the
+pairs are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from bench.house import House
 
 _FLINK = "apache-flink-libraries"
+_SESSIONS = 2
+"""As many as the tasks of Flink's job."""
 # Flink's serializers look into these packages of Java, which are closed to them by default.
 _OPEN = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.lang", "java.time", "java.util")]
 _SETTINGS = {"parallelism.default": "2", "taskmanager.memory.managed.size": "512m"}
@@ -91,13 +95,25 @@ def _pgps(house: House, events: int, found: dict[str, list[tuple[str, int, int]]
         publish(connection, endpoint_of, 0, events, SYMBOLS)
         house.checkpoint()
         began = time.monotonic()
-        while value(connection, "select detected from pgps.composite_events") < events // 2:
-            rows(connection, "select pgps.dispatch()")
+        with ThreadPoolExecutor(_SESSIONS) as pool:
+            sessions = [pool.submit(_detect, dsn, events // 2) for _ in range(_SESSIONS)]
+            while value(connection, "select pgps.dispatch_batch()"):
+                pass
+            for session in sessions:
+                session.result()
         took = time.monotonic() - began
         rows(connection, "select pgps.dispatch()")
         payload = "payload ->> 'symbol', (payload ->> 'a')::int, (payload ->> 'b')::int"
         found["pgps"] = sorted(rows(connection, f"select {payload} from pgps.receive('pairs', %s)", [events]))
         return took
+
+
+def _detect(dsn: str, wanted: int) -> None:
+    """Take steps of what was dispatched, beside other sessions, until so many pairs are found."""
+    with opened(dsn) as connection:
+        while value(connection, "select detected from pgps.composite_events") < wanted:
+            if not value(connection, "select pgps.detect(true)"):
+                time.sleep(0.002)  # what is left is the other session's
 
 
 def _matched(house: House, flink: Any, events: int, found: dict[str, list[tuple[str, int, int]]]) -> float:
