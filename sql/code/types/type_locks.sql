@@ -151,7 +151,7 @@ begin
                 select t.log from pgps_internal.event_type t where t.type_id = any (lock_types.type_ids)
                 union all
                 select i.inhrelid::regclass from pgps_internal.event_type t join pg_inherits i on i.inhparent = t.log
-                where t.type_id = any (lock_types.type_ids) and lock_types.only_log)
+                where t.type_id = any (lock_types.type_ids))
             else pgps_internal.relations_of(lock_types.type_ids) end || lock_types.more;
         begin
             perform pgps_internal.lock_relations(v_relations, lock_types.mode, v_try);
