@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fix_broker import call, make_type, publish, rows, value
+from tests.fix_broker import call, make_type, meanwhile, publish, rows, value
+from tests.fix_db import Connect
 from tests.links.rig import Broker, linked, received, settle
 
 Brokers = Callable[[int], list[Broker]]
@@ -51,3 +52,48 @@ def test_neighbours_get_what_was_kept_in_its_order(brokers: Brokers, place: str)
             goods = (before if broker is there else []) + received(broker, "goods")
             assert [n for origin, n in goods if origin == "a" and n != 100] == [1, 2, 3, 4, 5, 6], broker.name
         assert value(there.admin, "select count(*) from pgps_internal.set_aside where batch_id is null") == 0
+
+
+def test_what_came_over_links_stays_in_order_when_a_type_is_resumed_while_another_one_is_dispatched(
+    brokers: Brokers, connect: Connect
+) -> None:
+    a, b, c = brokers(3)
+    for kind in ("tick", "tock"):
+        make_type(a.admin, kind)
+    make_type(b.admin, "good")
+    with linked([(a, b), (b, c)]) as links:
+        settle([a, b, c], links)
+        for broker, kind in ((b, "tick"), (b, "tock"), (c, "tick"), (c, "tock")):
+            call(broker.admin, "subscribe", kind, kind, scope="global")
+        settle([a, b, c], links)
+        numbers = dict(rows(b.admin, "select name, type_id from pgps_internal.event_type"))
+        for kind in ("tick", "good"):
+            rows(b.admin, f"drop function pgps_internal.part_ids_{numbers[kind]}")
+
+        def carried(kind: str, n: int) -> None:
+            publish(a.admin, kind, n)
+            a.settle()
+            while links[0].out.move():
+                pass
+
+        carried("tick", 1)
+        b.settle()
+        b.settle()
+        carried("tock", 2)
+        b.settle()
+        # One window has something of the good one, and something that came over the link and waits for the other.
+        publish(b.admin, "good", 3)
+        carried("tock", 4)
+        b.settle()
+        b.settle()
+        call(b.admin, "resume_event_type", "good")
+        holder, dispatcher = connect(dsn=b.dsn, autocommit=False), connect(dsn=b.dsn)
+        for n in range(4):
+            rows(holder, f"lock table pgps_internal.batch_{n} in share mode")
+        with meanwhile(b.admin, dispatcher, lambda: rows(dispatcher, "select pgps.dispatch()")):
+            call(b.admin, "resume_event_type", "tick")
+            holder.rollback()
+        settle([a, b, c], links)
+        for broker in (b, c):
+            assert received(broker, "tick") == [("a", 1)]
+            assert received(broker, "tock") == [("a", 2), ("a", 4)]
