@@ -66,7 +66,7 @@ def test_what_came_over_links_stays_in_order_when_a_type_is_resumed_while_anothe
         for broker, kind in ((b, "tick"), (b, "tock"), (c, "tick"), (c, "tock")):
             call(broker.admin, "subscribe", kind, kind, scope="global")
         settle([a, b, c], links)
-        numbers = dict(rows(b.admin, "select name, type_id from pgps_internal.event_type"))
+        numbers: dict[str, int] = dict(rows(b.admin, "select name, type_id from pgps_internal.event_type"))
         for kind in ("tick", "good"):
             rows(b.admin, f"drop function pgps_internal.part_ids_{numbers[kind]}")
 
