@@ -39,6 +39,18 @@
 \ir schema/0035_unread.sql
 \ir schema/0036_named.sql
 \ir schema/0037_plain_tables.sql
+\ir schema/0038_waiting.sql
+\ir schema/0039_voices.sql
+\ir schema/0040_had.sql
+\ir schema/0041_given.sql
+\ir schema/0042_held_up.sql
+\ir schema/0043_lacks.sql
+\ir schema/0044_filter_settings.sql
+\ir schema/0050_stamps.sql
+\ir schema/0051_at_hand.sql
+\ir schema/0052_unshared.sql
+\ir schema/0053_counted.sql
+\ir schema/0056_tokens.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -60,6 +72,8 @@
 
 -- types: Event types: making and changing them, their queues, policies, rules and rights, the code made for each.
 \ir code/types/types.sql
+\ir code/types/callees.sql
+\ir code/types/own_names.sql
 \ir code/types/expressions.sql
 \ir code/types/type_checks.sql
 \ir code/types/type_locks.sql
@@ -75,6 +89,7 @@
 \ir code/types/left_behind.sql
 \ir code/types/plain_tables.sql
 \ir code/types/policies.sql
+\ir code/types/suspects.sql
 \ir code/types/used_names.sql
 \ir code/types/renames.sql
 
@@ -82,6 +97,7 @@
 \ir code/match/unread.sql
 \ir code/match/match.sql
 \ir code/match/share_out.sql
+\ir code/match/unshared.sql
 \ir code/match/write_rows.sql
 \ir code/match/lanes.sql
 \ir code/match/match_lanes.sql
@@ -92,6 +108,8 @@
 \ir code/match/visible.sql
 \ir code/match/write_visible.sql
 \ir code/match/crowded.sql
+\ir code/match/held_up.sql
+\ir code/match/apart.sql
 \ir code/match/classes.sql
 \ir code/match/slow_lanes.sql
 \ir code/match/run_lanes.sql
@@ -112,6 +130,7 @@
 \ir code/deliver/subscriptions.sql
 \ir code/deliver/texts_in_use.sql
 \ir code/deliver/alter.sql
+\ir code/deliver/give.sql
 \ir code/deliver/troubles.sql
 \ir code/deliver/count_exceptions.sql
 \ir code/deliver/find_exceptions.sql
@@ -153,6 +172,7 @@
 \ir code/dispatch/epochs.sql
 \ir code/dispatch/windows.sql
 \ir code/dispatch/producer_numbers.sql
+\ir code/dispatch/before.sql
 \ir code/dispatch/dispatch.sql
 \ir code/dispatch/together.sql
 \ir code/dispatch/set_aside.sql
@@ -186,6 +206,7 @@
 \ir code/links/link_filters.sql
 \ir code/links/interests.sql
 \ir code/links/routes.sql
+\ir code/links/lacks.sql
 \ir code/links/skips.sql
 \ir code/links/newcomers.sql
 \ir code/links/paths.sql
@@ -211,6 +232,7 @@
 \ir code/links/write_sent.sql
 \ir code/links/write_store.sql
 \ir code/links/reclaim.sql
+\ir code/links/conninfo.sql
 \ir code/links/links.sql
 \ir code/links/stuck.sql
 \ir code/links/views.sql
@@ -225,12 +247,12 @@
 \ir code/links/audit_report.sql
 
 -- clients: Sessions of client libraries: registrations, direct events, requests and replies.
+\ir code/clients/marks.sql
 \ir code/clients/clients.sql
 \ir code/clients/client_calls.sql
 \ir code/clients/checkpoints.sql
 \ir code/clients/registrations.sql
 \ir code/clients/occurrences.sql
-\ir code/clients/marks.sql
 \ir code/clients/receive_events.sql
 \ir code/clients/write_statement.sql
 \ir code/clients/write_slice.sql
@@ -266,6 +288,7 @@
 \ir code/spools/hand_out.sql
 \ir code/spools/large_messages.sql
 \ir code/spools/acknowledge.sql
+\ir code/spools/origins.sql
 \ir code/spools/arrived.sql
 \ir code/spools/long_haul.sql
 \ir code/spools/networks.sql
@@ -299,6 +322,7 @@
 \ir code/units/syncpoint.sql
 \ir code/units/asking.sql
 \ir code/units/relay.sql
+\ir code/units/relay_told.sql
 \ir code/units/relay_in.sql
 \ir code/units/service_calls.sql
 \ir code/units/calls.sql
@@ -317,6 +341,7 @@
 \ir code/composite/gather.sql
 \ir code/composite/publish.sql
 \ir code/composite/shares.sql
+\ir code/composite/aside.sql
 \ir code/composite/due.sql
 \ir code/composite/detect.sql
 \ir code/composite/handing_on.sql

@@ -5,6 +5,7 @@ do $$
 declare
     v_made_language boolean := false;
     v_role text;
+    v_owned text;
 begin
     if to_regclass('pgps_internal.installation') is not null then
         select exists (select from pgps_internal.installation where key = 'made_plpython3u') into v_made_language;
@@ -24,8 +25,16 @@ begin
 
     foreach v_role in array array['pgps_admin', 'pgps_worker', 'pgps_link', 'pgps_neighbour'] loop
         continue when not exists (select from pg_catalog.pg_roles where rolname = v_role);
-        -- `drop owned` alone would drop what somebody made while being this role.
-        execute format('reassign owned by %I to current_user', v_role);
+        -- What somebody made while being this role is not dropped, and not given to whoever uninstalls: a function that
+        -- runs with its owner's rights would have more than before.
+        select string_agg(pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid), ', ') into v_owned
+        from pg_catalog.pg_shdepend d
+        where d.refclassid = 'pg_authid'::regclass and d.refobjid = quote_ident(v_role)::regrole and d.deptype = 'o'
+            and d.dbid = (select b.oid from pg_catalog.pg_database b where b.datname = current_database());
+        if v_owned is not null then
+            raise notice 'role % stays, since it owns %', v_role, v_owned;
+            continue;
+        end if;
         execute format('drop owned by %I', v_role);
         begin
             execute format('drop role %I', v_role);

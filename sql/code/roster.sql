@@ -67,6 +67,7 @@ as $roster$
     ('low_batch', 'shares', 'pgps_internal.low_of_shares(low_batch.type_id)'),
     ('low_batch', 'classes', 'pgps_internal.low_of_classes(low_batch.type_id)'),
     ('low_batch', 'lanes', 'pgps_internal.low_of_lanes(low_batch.type_id)'),
+    ('low_batch', 'unasked', 'pgps_internal.low_of_unasked(low_batch.type_id)'),
     ('low_batch', 'dispatch', '(pgps_internal.last_batch()).batch_id'),
 
     -- The same for rooms that want batches kept although every subscription has acknowledged them.
@@ -127,13 +128,15 @@ as $roster$
     ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
-    ('sweep', 'match', 'pgps_internal.thin_out()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
     ('sweep', 'gaps', 'pgps_internal.sweep_gaps()'),
+    ('sweep', 'dropped spools', 'pgps_internal.sweep_dropped()'),
     ('sweep', 'units', 'pgps_internal.sweep_participants()'),
     ('sweep', 'composite', 'pgps_internal.sweep_composites()'),
     ('sweep', 'hosted', 'pgps_internal.sweep_hosted()'),
-    ('sweep', 'coupling', 'pgps_internal.sweep_coupling()')
+    ('sweep', 'coupling', 'pgps_internal.sweep_coupling()'),
+    -- Last, since it may lock out the dispatcher.
+    ('sweep', 'match', 'pgps_internal.thin_out(), pgps_internal.settle_apart()')
 $roster$;
 comment on function pgps_internal.roster_of_ledgers() is
 'The lines of the roster about ledgers, and about what is deleted; see pgps_internal.roster';

@@ -2,7 +2,7 @@
 
 create or replace function pgps_internal.client_parser() returns text
 language sql immutable parallel safe
-as $$ select 'f1e0e422dee50078' $$;
+as $$ select 'a9241e0561a6b9b0' $$;
 comment on function pgps_internal.client_parser() is
 'The digest of the parser that clients must have; null where the server parses';
 

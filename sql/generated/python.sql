@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', 'dc0aa7516ce3cf98', $python$
+('attribute_list', 'b5781b6d20bdec68', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', 'dc0aa7516ce3cf98', $python$
+('callback_text', 'b5781b6d20bdec68', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', 'dc0aa7516ce3cf98', $python$
+('calling', 'b5781b6d20bdec68', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', 'dc0aa7516ce3cf98', $python$
+('composite.absence', 'b5781b6d20bdec68', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', 'dc0aa7516ce3cf98', $python$
+('composite.codetime', 'b5781b6d20bdec68', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -495,7 +495,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', 'dc0aa7516ce3cf98', $python$
+('composite.contexts', 'b5781b6d20bdec68', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -656,7 +656,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', 'dc0aa7516ce3cf98', $python$
+('composite.coupled', 'b5781b6d20bdec68', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -664,13 +664,12 @@ where a savepoint was rolled back to in between, it is made again from the trans
 """
 
 import json
-from decimal import Decimal
 from typing import Any, NamedTuple, Optional
 
 from composite.described import define_from, tests_of
 from composite.detector import Changes, State, detect
 from composite.graph import build
-from composite.keys import key_of
+from composite.keys import canonical_key
 from composite.limits import combinations_allowed
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
@@ -766,7 +765,7 @@ def read_new(queries: Queries, source: dict[str, Any], tasks: dict[int, Task], j
     leaves = {composite_id for composite_id, task in tasks.items() if task.is_new}
     after = job["before"] if leaves else job["reached"]
     for row in queries.rows_taken_back(queries.plan(source["query"], ["bigint"]), [after]):
-        values = None
+        keys: dict[tuple[str, ...], str] = {}
         matches: dict[int, list[tuple[str, Any]]] = {}
         for composite_id, leaf in zip(row["composites"], row["leaves"]):
             task = tasks[composite_id]
@@ -778,9 +777,7 @@ def read_new(queries: Queries, source: dict[str, Any], tasks: dict[int, Task], j
             columns = task.known.columns[leaf]
             key: Any = ()
             if columns:
-                if values is None:
-                    values = json.loads(row["payload"], parse_float=Decimal)
-                key = key_of([values.get(column) for column in columns])
+                key = keys.get(columns) or keys.setdefault(columns, canonical_key(row["payload"], columns))
             found = matches.setdefault(composite_id, [])
             if (task.known.nodes[leaf], key) not in found:
                 found.append((task.known.nodes[leaf], key))
@@ -844,7 +841,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', 'dc0aa7516ce3cf98', $python$
+('composite.definition', 'b5781b6d20bdec68', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1079,7 +1076,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', 'dc0aa7516ce3cf98', $python$
+('composite.described', 'b5781b6d20bdec68', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1232,7 +1229,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', 'dc0aa7516ce3cf98', $python$
+('composite.detector', 'b5781b6d20bdec68', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1251,10 +1248,10 @@ from typing import Any, NamedTuple, Optional, Union
 
 from composite.event_time import Late, Ordering
 from composite.graph import Graph, Node
-from composite.keystate import KeyState
+from composite.keystate import UNTOUCHED, KeyState
 from composite.matching import Matcher
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
-from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
+from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, held_at, held_row, key_row, load_occurrence, row_of
 from composite.sequence import KeyChanges, Moment, Pair, as_found, moments_of, pair_up, sequence_of, what_changed
 from composite.stepping import Fault, Found, GivenUp, Predicate, Step
 from composite.wire import read_occurrence
@@ -1302,18 +1299,19 @@ class State:
         self.agenda: list[tuple[int, int, Any]] = []
         self.entries = count()
         self.begun: list[Any] = []
+        self.may_begin_earlier = True
         self.sequence = sequence_of(graph)
 
-    def start(self, time: int) -> None:
-        """Begin the history of what has no partition key, so that the clock ticks before its first event."""
+    def start(self, time: int, *, at_latest: bool = False) -> None:
+        """Begin the history of what has no partition key, so that the clock ticks before its first event.
+
+        at_latest: in event time it begins with an event that is earlier, where nothing has happened before that.
+        """
         if not self.graph.frame.partitioned:
+            self.may_begin_earlier = at_latest
             if () not in self.keys:
                 self.born((), time)
                 self.begun.append(())
-
-    def key(self, key: Any) -> KeyState:
-        """Return the state of a key that is there."""
-        return self.keys[key]
 
     def born(self, key: Any, time: int) -> KeyState:
         """Return the state of a key that begins at a time; ticks before it are not its."""
@@ -1366,14 +1364,9 @@ class State:
         """Take over an open occurrence, or an event that waits."""
         occurrence = load_occurrence(self.graph, row.data)
         if row.slot == HELD:
-            heappush(state.held, (occurrence[2], row.node, occurrence))
+            heappush(state.held, (held_at(row, occurrence), row.node, occurrence))
         else:
             state.open(self.graph.names[row.node], row.slot, occurrence)
-
-    def forget(self, keys: Iterable[Any]) -> None:
-        """Let keys go from memory; they have to be loaded before they are touched again."""
-        for key in keys:
-            self.keys.pop(key, None)
 
     def due(self, frontier: int) -> list[Any]:
         """Return the keys that have something to do before a time."""
@@ -1520,6 +1513,9 @@ class Run:
             else:
                 for item in items:
                     heappush(state.held, item)
+                if self.state.may_begin_earlier and state.clock == UNTOUCHED and state.ticked is not None:
+                    # A key begins with its earliest event, whichever came first.
+                    self.step.set_tick(state, min(state.ticked, time_of(state.held[0][0]) - 1))
                 self.entered[key] = items
                 self.release(state)
 
@@ -1629,12 +1625,12 @@ class Run:
         released = set(state.released)
         closed.extend(Gone(state.key, name, HELD, position) for name, position in released - entered)
         opened.extend(
-            row_of(state.key, name, HELD, position_of(point), occurrence)
+            held_row(state.key, name, point, occurrence)
             for point, name, occurrence in arrived
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.entry', 'dc0aa7516ce3cf98', $python$
+('composite.entry', 'b5781b6d20bdec68', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1652,7 +1648,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', 'dc0aa7516ce3cf98', $python$
+('composite.event_time', 'b5781b6d20bdec68', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1756,13 +1752,12 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', 'dc0aa7516ce3cf98', $python$
+('composite.gathering', 'b5781b6d20bdec68', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple, Optional
 
@@ -1843,12 +1838,13 @@ Got = dict[int, list[Hits]]
 
 def gather(
     queries: Queries, memory: dict[str, Any], sources: list[dict[str, Any]], subjects: dict[int, Any], broker: str,
-    bounded: Callable[[Got], Got],
+    bounded: Callable[[Got], Got], late: Optional[dict[str, Any]] = None,
 ) -> None:  # fmt: skip
     """Add the events of event types to the composite events that they are leaves of; subjects: by their number.
 
-    bounded: leaves out what is too much for a step.
+    bounded: leaves out what is too much for a step. late: see pgps_internal.came_late.
     """
+    late = late or {}
     columns = {source["type_id"]: columns_of(source, subjects) for source in sources}
     readings = {one["type_id"]: reading_of(queries, memory, one, columns[one["type_id"]]) for one in sources}
     found: Got = {}
@@ -1856,10 +1852,14 @@ def gather(
     for query in {reading[1]: None for reading in readings.values()}:
         alike = [source for source in sources if readings[source["type_id"]][1] == query]
         wanted = [[value for source in alike for value in source[name]] for name in WANTED]
+        for source in alike if late else ():
+            add_late(wanted, source, subjects, late.get(str(source["type_id"]), ()))
         for row in queries.plan(query, WANTED_TYPES).execute(wanted):
             lists = (row[name] or [] for name in Hits._fields[3:])
             hits = Hits(row["batch_id"], row["subjects"], row["leaves"], *lists)
             found.setdefault(row["type_id"], []).append(hits)
+    for number in found if late else ():
+        found[number] = put_in_place(found[number], subjects, dict(late.get(str(number), ())))
     found = bounded(found)
     for source in sources:
         number = source["type_id"]
@@ -1872,6 +1872,34 @@ def gather(
                 base = one.batch_id << EVENT_BITS
                 for subject, leaf in zip(one.subjects, one.leaves):
                     hand_over(subjects[subject], leaf, base, places, events)
+
+
+def add_late(wanted: list[list[Any]], source: dict[str, Any], subjects: dict[int, Any], late: Any) -> None:
+    """Ask for what comes behind the end of a step, too, and was set aside out of one of its batches."""
+    for composite, leaf, number in zip(source["composites"], source["leaves"], source["subjects"]):
+        subject = subjects[number]
+        for batch, held in late:
+            if batch > subject.job["upto"] and subject.place_of(batch, held) == held:
+                for column, one in zip(wanted, (composite, leaf, batch - 1, batch, number)):
+                    column.append(one)
+
+
+def put_in_place(group: list[Hits], subjects: dict[int, Any], late: dict[int, int]) -> list[Hits]:
+    """Return what classes have got with what was set aside in the batch that it was taken out of."""
+    found: list[Hits] = []
+    for hits in group:
+        held = late.get(hits.batch_id)
+        if held is None:
+            found.append(hits)
+            continue
+        for place in (held, hits.batch_id):
+            here = [
+                i for i, number in enumerate(hits.subjects) if subjects[number].place_of(hits.batch_id, held) == place
+            ]
+            if here:
+                numbers, leaves = [hits.subjects[i] for i in here], [hits.leaves[i] for i in here]
+                found.append(hits._replace(batch_id=place, subjects=numbers, leaves=leaves))
+    return found
 
 
 def columns_of(source: dict[str, Any], subjects: dict[int, Any]) -> list[tuple[str, ...]]:
@@ -1977,7 +2005,7 @@ def keys_of(memory: dict[str, Any], texts: list[Any], *, is_text: bool) -> list[
     known = kept[is_text]
     long: dict[Any, str] = {}
     for text in set(texts).difference(known):
-        key = key_of_text(text) if is_text else key_of(json.loads(text, parse_float=Decimal))
+        key = key_of_text(text) if is_text else key_of(text)
         (known if text is None or len(text) <= KEY_LENGTH else long)[text] = key
     return [long[text] if text in long else known[text] for text in texts] if long else [known[text] for text in texts]
 
@@ -2098,7 +2126,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', 'dc0aa7516ce3cf98', $python$
+('composite.graph', 'b5781b6d20bdec68', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2340,20 +2368,24 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.heavy', 'dc0aa7516ce3cf98', $python$
+('composite.heavy', 'b5781b6d20bdec68', $python$
 """Events that are large: a step takes as many as have so many bytes, and what is published at once has as many."""
 
 from collections.abc import Iterable
 from typing import Any, Optional
 
 from composite.gathering import EVENT_BITS, Got, Hits
-from composite.points import Occurrence
+from composite.limits import TooMuch
 from composite.queries import Queries
 from composite.storing import stored
 from composite.subjects import Subject
 
 MOST_BYTES = 64_000_000  # that a step reads; what is made of it is several times as much
 SMALL = 4000  # of an event; 20,000 of these are a step
+NEVER = (1 << 63) - 1
+MOST_WHOLE = 1_000_000  # events of a step that takes whole transactions: a small one needs 1 KB
+
+WHOLE_UPTO = "select pgps_internal.whole_upto($1, $2) as upto"
 
 TOASTED = """
 select w.type_id
@@ -2411,8 +2443,11 @@ def last_fitting(
     queries: Queries, sources: list[dict[str, Any]], found: Got, subjects: dict[int, Subject]
 ) -> Optional[int]:
     """Return the position of the last event that fits into a step: one before the next large one; None: all fit."""
-    if sum(map(count_of, (hits for group in found.values() for hits in group))) < 2:
+    count = sum(map(count_of, (hits for group in found.values() for hits in group)))
+    if count < 2:
         return None
+    if count > MOST_WHOLE:
+        check_whole(found, subjects)
     names = {source["type_id"]: source["type"] for source in sources}
     spans = [(number, names[number], *span_of_ids(group)) for number, group in found.items()]
     large: list[tuple[int, int]] = []
@@ -2423,16 +2458,38 @@ def last_fitting(
     for place, (position, bytes_) in enumerate(large):
         size += bytes_
         if size > MOST_BYTES and place:
-            return end_before(position, large[0][0], subjects.values())
+            return end_before(queries, position, large[0][0], subjects.values())
     return None
 
 
-def end_before(position: int, first: int, subjects: Iterable[Subject]) -> int:
+def check_whole(found: Got, subjects: dict[int, Subject]) -> None:
+    """Raise TooMuch where a step that takes whole transactions has too many events."""
+    counts = {number: 0 for number, subject in subjects.items() if subject.known.graph.transactional}
+    for group in found.values():
+        for hits in group:
+            for number in counts.keys() & set(hits.subjects):
+                counts[number] += count_of(hits)
+    if max(counts.values(), default=0) > MOST_WHOLE:
+        raise TooMuch(f"{MOST_WHOLE:,} events of whole transactions")
+
+
+def end_before(queries: Queries, position: int, first: int, subjects: Iterable[Subject]) -> int:
     """Return where a step ends that is not to take an event, but a first one."""
-    if not any(subject.takes_whole_batches for subject in subjects):
+    whole = [subject for subject in subjects if subject.takes_whole_batches]
+    if not whole:
         return position - 1
-    batch = position >> EVENT_BITS
-    return (batch + (batch == first >> EVENT_BITS) << EVENT_BITS) - 1
+    batch, least = position >> EVENT_BITS, first >> EVENT_BITS
+    end = batch - (batch > least)
+    if any(subject.known.graph.transactional for subject in whole):
+        end = whole_upto(queries, end, end)
+        if end < least:
+            end = whole_upto(queries, least, NEVER)
+    return (end + 1 << EVENT_BITS) - 1
+
+
+def whole_upto(queries: Queries, batch: int, last: int) -> int:
+    """Return up to which batch a step goes that takes whole transactions; see pgps_internal.whole_upto."""
+    return queries.plan(WHOLE_UPTO, ["bigint", "bigint"]).execute([batch, last])[0]["upto"]  # type: ignore[no-any-return]
 
 
 def large_ones(
@@ -2503,30 +2560,21 @@ def weigh_open(queries: Queries, subjects: list[Subject], found: list[dict[str, 
     for position, name in touched:
         size += bytes_.pop(name, 0)
         if size > MOST_BYTES and position > touched[0][0]:
-            end = end_before(position, touched[0][0], subjects)
+            end = end_before(queries, position, touched[0][0], subjects)
             if last is None or end < last:
                 raise TooHeavyError(end)
             return
-
-
-def without_payloads(occurrence: Occurrence) -> Occurrence:
-    """Return an occurrence whose events have no payload: it can be written however large they are."""
-    if len(occurrence) == 7:
-        return (*occurrence[:6], None)
-    serial, start, end, node, groups = occurrence[:5]
-    if node is None:
-        return occurrence
-    return (serial, start, end, node, tuple(tuple(map(without_payloads, group)) for group in groups))
 $python$),
-('composite.keys', 'dc0aa7516ce3cf98', $python$
+('composite.keys', 'b5781b6d20bdec68', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
-import json
 import re
 import zlib
 from bisect import bisect_left
+from collections.abc import Iterator
 from decimal import Decimal
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring as quoted
 from typing import Any, Optional
 
@@ -2534,18 +2582,33 @@ Ranges = list[tuple[int, int]]  # from, up to and without
 
 KEY_BYTES = 1000  # what an entry of an index has room for
 EVERYTHING = -(1 << 62)
+TOKEN = re.compile(r'["\[\]{},:]|[^\s"\[\]{},:]+')
+SIGN, INNER_SIGN = re.compile(r'["\[\]{},:]'), re.compile(r'["\[\]{}]')
+# What the type json alone takes: jsonb could not read it, so that the key becomes long enough to be a digest.
+UNREADABLE = re.compile("[\0\ud800-\udfff]")
+UNREAD = " " * KEY_BYTES
+EXPONENT_DIGITS = 7
 
 
-def key_of(values: list[Any]) -> str:
-    """Return a key as the text of an array: numbers that are equal in SQL are written the same."""
-    text = "[" + ",".join(write_value(value) for value in values) + "]"
-    data = text.encode()
-    return text if len(data) <= KEY_BYTES else "#" + hashlib.sha256(data).hexdigest()
+def key_of(array: str) -> str:
+    """Return a key as the text of an array, which is JSON: numbers that are equal in SQL are written the same.
+
+    It is read from token to token, so that no value of an event is too deep or has too many digits.
+    """
+    return limited("".join(map(write_token, tokens_of(array))))
 
 
 def key_of_text(text: Optional[str]) -> str:
     """Return the same of one text, or null."""
-    return key_of([text]) if text is None or len(text) > KEY_BYTES // 8 else f"[{quoted(text)}]"
+    return limited("[null]" if text is None else f"[{write_text(text)}]")
+
+
+def limited(key: str) -> str:
+    """Return a key, or its digest where it is long."""
+    if len(key) <= KEY_BYTES // 4:
+        return key
+    data = key.encode(errors="surrogatepass")
+    return key if len(data) <= KEY_BYTES else "#" + hashlib.sha256(data).hexdigest()
 
 
 def share_of(key: Any, shares: int) -> int:
@@ -2554,17 +2617,57 @@ def share_of(key: Any, shares: int) -> int:
 
 
 def canonical_key(payload: str, columns: tuple[str, ...]) -> str:
-    """Return the key of an event."""
-    values = json.loads(payload, parse_float=Decimal)
-    return key_of([values.get(column) for column in columns])
+    """Return the key of an event, whose payload is an object."""
+    values: dict[str, str] = {}
+    name = word = ""
+    first = depth = at = 0
+    while found := (SIGN if depth < 2 else INNER_SIGN).search(payload, at):
+        sign, start, at = found[0], *found.span()
+        if sign == '"':
+            word, at = scanstring(payload, at)
+        elif sign == ":":
+            name, first = word, at
+        elif sign in "{[":
+            depth += 1
+        else:
+            depth -= sign != ","
+            if (depth == 0 or sign == ",") and name in columns:
+                values[name] = payload[first:start]
+    return key_of(f"[{','.join(values.get(column, 'null') for column in columns)}]")
 
 
-def write_value(value: Any) -> str:
-    """Return a value as JSON, a number in its shortest form."""
-    if isinstance(value, Decimal):
-        short = value.normalize()
-        return format(short if short else abs(short), "f")
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def tokens_of(text: str) -> Iterator[str]:
+    """Return the tokens of JSON, a string as a quote with what it stands for."""
+    found = TOKEN.search(text)
+    while found:
+        token, end = found[0], found.end()
+        if token.startswith('"'):
+            word, end = scanstring(text, end)
+            token += word
+        yield token
+        found = TOKEN.search(text, end)
+
+
+def write_text(text: str) -> str:
+    """Return a text as JSON."""
+    return quoted(text) + UNREAD if UNREADABLE.search(text) else quoted(text)
+
+
+def write_token(token: str) -> str:
+    """Return a token of JSON as it stands in a key, numbers in their shortest form."""
+    if token.startswith('"'):
+        return write_text(token[1:])
+    if token[0] not in "-0123456789" or token.isdigit():
+        return token
+    if "e" in token or "E" in token:
+        exponent = token.lower().split("e")[1]
+        if len(exponent) > EXPONENT_DIGITS:
+            return token + UNREAD
+        number = Decimal(token)
+        token = format(number, "f") if number else "0"
+    if "." in token:
+        token = token.rstrip("0").rstrip(".")
+    return token if token.strip("-0") else "0"
 
 
 def read_ranges(text: str) -> Ranges:
@@ -2600,7 +2703,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', 'dc0aa7516ce3cf98', $python$
+('composite.keystate', 'b5781b6d20bdec68', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2610,6 +2713,7 @@ from composite.graph import Node
 from composite.points import END, SERIAL, START, Occurrence, time_of, undone
 
 Timer = tuple[int, int, int]  # time, index of the node, serial of the window
+UNTOUCHED = -1 << 200  # before all points
 
 
 class KeyState:
@@ -2647,7 +2751,7 @@ class KeyState:
         self.closed: list[tuple[str, int, int]] = []
         self.released: list[tuple[str, int]] = []
         self.serial = self.stored = 0
-        self.clock = -1 << 200
+        self.clock = UNTOUCHED
         self.tick: Optional[int] = None
         self.ticked: Optional[int] = None
         self.due: Optional[int] = None
@@ -2743,7 +2847,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', 'dc0aa7516ce3cf98', $python$
+('composite.limits', 'b5781b6d20bdec68', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -2807,7 +2911,7 @@ def rows_in_portions(rows: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ..
     if first < len(rows):
         yield rows[first:] if first else rows
 $python$),
-('composite.matching', 'dc0aa7516ce3cf98', $python$
+('composite.matching', 'b5781b6d20bdec68', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -2877,7 +2981,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', 'dc0aa7516ce3cf98', $python$
+('composite.memo', 'b5781b6d20bdec68', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -2948,7 +3052,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', 'dc0aa7516ce3cf98', $python$
+('composite.occurrences', 'b5781b6d20bdec68', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -2991,19 +3095,25 @@ def named_parts(expression: Expression, occurrence: Occurrence) -> Iterator[tupl
                     stack.append((part.parts[role], member))
 
 
-def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[str, Any]]:
+def constituents(definition: Definition, occurrence: Occurrence, *, in_runs: bool = False) -> list[dict[str, Any]]:
     """Return what an occurrence is made of, in order of time; `at` and `tick` are microseconds since 1970.
 
     An event is {as, event_type, origin, event_id, at, payload}, a tick {as, tick}; `as` is the alias, else the type
     or the operator. Of an event that never came here, event_id is its number at a broker, which is named, too.
+    in_runs: ticks of a window are one {as, tick, last, ticks}: the first, the last, and how many there are.
     Raises SqlTextError 54000 for more than 100,000.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for part, one in named_parts(definition.expression, occurrence):
         if part is None:
             times = tick_times(one)
+            if in_runs:
+                told = {"as": "tick", "tick": times[0], "last": times[-1], "ticks": len(times)}
+                found.append((tick_point(times[0]), told))
+                continue
             if len(times) + len(found) > MAX_CONSTITUENTS:
-                message = f"an occurrence of {definition.name} has more than {MAX_CONSTITUENTS:,} constituents"
+                what = f"an occurrence of {definition.name}" if definition.name else "an occurrence"
+                message = f"{what} has more than {MAX_CONSTITUENTS:,} constituents"
                 raise SqlTextError(message, 1, "Make its window shorter, or its ticks rarer.", sqlstate="54000")
             found += [(tick_point(time), {"as": "tick", "tick": time}) for time in times]
         elif part.op == "leaf":
@@ -3037,7 +3147,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', 'dc0aa7516ce3cf98', $python$
+('composite.pairing', 'b5781b6d20bdec68', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -3121,7 +3231,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', 'dc0aa7516ce3cf98', $python$
+('composite.parser', 'b5781b6d20bdec68', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3459,7 +3569,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', 'dc0aa7516ce3cf98', $python$
+('composite.parts', 'b5781b6d20bdec68', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3603,7 +3713,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', 'dc0aa7516ce3cf98', $python$
+('composite.points', 'b5781b6d20bdec68', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3705,7 +3815,8 @@ def identities(occurrence: Occurrence) -> set[Any]:
 def identity(event: Occurrence) -> Any:
     """Return what tells one event or tick from others: composite events may end at the same point."""
     if event[NODE].op == "leaf":
-        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN])
+        # Outside a broker the events of each type may have numbers of their own.
+        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN], event[NODE].expression.type)
     return event[END], event[NODE].name
 
 
@@ -3727,21 +3838,22 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.publishing', 'dc0aa7516ce3cf98', $python$
+('composite.publishing', 'b5781b6d20bdec68', $python$
 """What was detected becomes events: as sets, and one by one where one is too large for jsonb."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from composite.heavy import without_payloads
 from composite.limits import portions
 from composite.memo import write_given
 from composite.occurrences import bind
 from composite.points import TIME_BITS
 from composite.queries import SAFE, Queries, Statement, is_too_large
 from composite.sequence import as_found
+from composite.stepping import Found
 from composite.subjects import Subject
-from composite.told import PairTeller, tell_part, write_parts
+from composite.told import PairTeller, tell_part, write_few, write_parts
+from lexer import SqlTextError
 
 
 def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
@@ -3759,12 +3871,34 @@ def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
         for parts in portions(texts, subject.size_of_batch, subject.at_hand):
             behind = first + len(parts)
             if len(parts) == len(own):
-                statements += publish_portion(queries, subject, own, [*columns, parts], first)
+                statements += publish_parts(queries, subject, own, [*columns, parts], first)
             else:
                 few = [column[first:behind] for column in columns]
-                statements += publish_portion(queries, subject, own[first:behind], [*few, parts], first)
+                statements += publish_parts(queries, subject, own[first:behind], [*few, parts], first)
             first = behind
     queries.record(statements)
+
+
+def publish_parts(
+    queries: Queries, subject: Subject, ids: Sequence[int], columns: list[list[Any]], first: int
+) -> list[Statement]:
+    """Publish some of what was detected, from the one at place `first` on; return what is to be recorded.
+
+    What has too many constituents goes to the exception queue, and the others go on.
+    """
+    if not subject.refused:
+        return publish_portion(queries, subject, ids, columns, first)
+    statements: list[Statement] = []
+    at = 0
+    for place in [*(place for place in range(len(ids)) if first + place in subject.refused), len(ids)]:
+        if at < place:
+            part = [column[at:place] for column in columns]
+            statements += publish_portion(queries, subject, ids[at:place], part, first + at)
+        if place < len(ids):
+            one = [column[place : place + 1] for column in columns]
+            queries.fail(subject.job, one, "54000", subject.refused[first + place])
+        at = place + 1
+    return statements
 
 
 def publish_portion(
@@ -3785,7 +3919,8 @@ def publish_portion(
             raise
         state, message = error.sqlstate, str(error)
     if len(ids) == 1:
-        queries.fail(subject.job, [*columns[:-1], [told_without_payloads(subject, first)]], state, message)
+        reason = f"the events of this detection are together too large for JSON ({message})"
+        queries.fail(subject.job, [*columns[:-1], [told_without_payloads(subject, first)]], state, reason)
         return []
     half = len(ids) // 2
     return [
@@ -3817,7 +3952,19 @@ def told_without_payloads(subject: Subject, place: int) -> str:
         (found,) = as_found(subject.state.sequence, [subject.pairs[place]])
     else:
         found = subject.found[place]
-    return write_parts(subject.known.definition, without_payloads(found.occurrence))
+    return write_few(subject.known.definition, found.occurrence)
+
+
+def tell_each(subject: Subject, found: list[Found]) -> Iterator[str]:
+    """Return the constituents of what was detected; those of what has too many as far as they always fit."""
+    definition = subject.known.definition
+    for place, one in enumerate(found):
+        try:
+            text = write_parts(definition, one.occurrence)
+        except SqlTextError as error:
+            subject.refused[place] = error.message
+            text = write_few(definition, one.occurrence)
+        yield text
 
 
 def detected(subject: Subject, broker: str, moments: dict[int, str]) -> tuple[list[list[Any]], Iterator[str]]:
@@ -3842,12 +3989,12 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> tuple[li
         found = [one.occurrence for one in subject.found]
         starts, ends = [one[1] for one in found], [one[2] for one in found]
         found_at = [one.point for one in subject.found]
-        parts = (write_parts(definition, one) for one in found)
+        parts = tell_each(subject, subject.found)
     detection_times = [point >> TIME_BITS for point in found_at]
     end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
     return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends], parts
 $python$),
-('composite.queries', 'dc0aa7516ce3cf98', $python$
+('composite.queries', 'b5781b6d20bdec68', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -3883,7 +4030,7 @@ cross join lateral (select o.node, o.slot, o.serial, o.data from pgps_internal.c
         and o.row_id >= w.born offset 0) o"""
 
 HELD_ROWS = """
-select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
+select o.state_id, o.key, o.node, o.slot, o.serial, o.start_at::text as start_at, o.data::text as data
 from unnest($1::bigint[], $2::text[], $3::bigint[], $4::numeric[]) w(state_id, key, born, bound)
 join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.slot = -1
     and o.start_at >= w.bound and o.row_id >= w.born"""
@@ -4240,7 +4387,7 @@ def is_too_large(error: Any) -> bool:
     state = getattr(error, "sqlstate", None) or ""
     return state in ("54000", "53200") or (state == "XX000" and "invalid memory alloc request size" in str(error))
 $python$),
-('composite.rows', 'dc0aa7516ce3cf98', $python$
+('composite.rows', 'b5781b6d20bdec68', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -4250,14 +4397,17 @@ from typing import Any, NamedTuple, Optional
 
 from composite.graph import Graph
 from composite.keystate import KeyState
-from composite.points import Occurrence
+from composite.points import Occurrence, position_of
 
 VERSION = 1
 HELD = -1  # the slot of events that wait for the watermark; their serial is their position
 
 
 class Row(NamedTuple):
-    """Hold an open occurrence: (key, node, slot, serial) is unique."""
+    """Hold an open occurrence: (key, node, slot, serial) is unique.
+
+    start: where it begins; of an event that waits for the watermark, the point at which it waits.
+    """
 
     key: Any
     node: str
@@ -4320,6 +4470,16 @@ def row_of(key: Any, node: str, slot: int, serial: int, occurrence: Occurrence) 
     return Row(key, node, slot, serial, occurrence[1], occurrence[2], dump_occurrence(occurrence))
 
 
+def held_row(key: Any, node: str, point: int, occurrence: Occurrence) -> Row:
+    """Return the row of an event that waits for the watermark at a point."""
+    return row_of(key, node, HELD, position_of(point), occurrence)._replace(start=point)
+
+
+def held_at(row: Row, occurrence: Occurrence) -> int:
+    """Return the point at which an event waits; former releases stored where an interval begins."""
+    return occurrence[2] if row.start == occurrence[1] else row.start
+
+
 def key_row(state: KeyState) -> KeyRow:
     """Return the row of a key."""
     return KeyRow(state.key, VERSION, state.serial, state.clock, state.ticked, state.due)
@@ -4329,7 +4489,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', 'dc0aa7516ce3cf98', $python$
+('composite.sequence', 'b5781b6d20bdec68', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -4468,7 +4628,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', 'dc0aa7516ce3cf98', $python$
+('composite.server', 'b5781b6d20bdec68', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -4541,7 +4701,7 @@ def take_all(
     for subject in subjects:
         recall(memory, subject)
     fits = partial(bounded, queries, job["types"], numbered, last)
-    gather(queries, memory, job["types"], numbered, job["broker"], fits)
+    gather(queries, memory, job["types"], numbered, job["broker"], fits, job["late"])
     for subject in subjects:
         order(subject, job)
         subject.note_cut()
@@ -4631,7 +4791,7 @@ def limit_ticks(subject: Subject, since: Optional[int]) -> None:
     job = subject.job
     period, now = job["period"], job["now"]
     if since is None and subject.events:
-        since = subject.events[0].time
+        since = subject.beginning if subject.has_one_clock else subject.events[0].time
     if period is None or since is None or not subject.by_arrival:
         return
     most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
@@ -4649,7 +4809,7 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
             source = (event.origin, event.type)
             heard[json.dumps(source)] = job["now"]
             latest[source] = max(latest.get(source, event.time), event.time)
-    limit = job["now"] - job["idle_source"]
+    limit = heard_of_up_to(subject, job) - job["idle_source"]
     known_idle = {json.dumps(source) for source in ordering.idle}
     fresh = {json.dumps((event.origin, event.type)) for event in subject.events}
     gone = [name for name, at in heard.items() if at < limit and (name not in known_idle or name in fresh)]
@@ -4663,6 +4823,16 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
     return [Idle(origin, kind, most) for origin, kind in map(json.loads, sorted(gone))]
 
 
+def heard_of_up_to(subject: Subject, job: dict[str, Any]) -> int:
+    """Return up to when a source would have been heard of: of what a step leaves to the next, some may be its."""
+    if subject.job["now"] is not None:
+        now: int = job["now"]
+        return now
+    published = [events.times[place] for _, _, _, place, events in subject.arrivals]
+    published += [events.times[place] for _, _, place, events in subject.part_arrivals]
+    return max((time for time in published if time is not None), default=EVERYTHING)
+
+
 def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) -> None:
     """Read the keys that have events, or something to do, and what is open in them; see weigh_open."""
     wanted = {
@@ -4671,6 +4841,12 @@ def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) ->
         if not subject.is_whole
         for key in subject.touched_keys()
         if stored(key) not in subject.keys
+    }
+    # What no key divides has one clock: a step that nothing touches and no tick is due in would begin it anew.
+    wanted |= {
+        (subject.state_id, stored(())): subject
+        for subject in subjects
+        if subject.has_one_clock and not subject.is_whole and stored(()) not in subject.keys
     }
     timed = [subject for subject in subjects if subject.job["to"] is not None and subject.job["timed"]]
     by_state: dict[int, list[Subject]] = {}
@@ -4706,12 +4882,10 @@ def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) ->
     ]
     for row in open_rows:
         data = json.loads(row["data"])
-        serial = row["serial"] if row["slot"] != HELD else data[1]
+        serial, start = (row["serial"], data[1]) if row["slot"] != HELD else (data[1], int(row["start_at"]))
         subject = wanted[row["state_id"], row["key"]]
         subject.size += len(row["data"]) + ROW_BYTES
-        subject.rows.append(
-            Row(unstored(row["key"], subject), row["node"], row["slot"], serial, data[1], data[2], data)
-        )
+        subject.rows.append(Row(unstored(row["key"], subject), row["node"], row["slot"], serial, start, data[2], data))
 
 
 def run(queries: Queries, subject: Subject, left: int) -> int:
@@ -4729,8 +4903,8 @@ def run(queries: Queries, subject: Subject, left: int) -> int:
         state.step.most_ticks = None if subject.by_arrival else TICKS
         most = state.step.most = combinations_allowed(subject.size_of_batch, len(graph.nodes), left)
         state.load(subject.ordering, subject.loaded, subject.rows)
-        if graph.ticking and not subject.partitioned:
-            state.start(subject.job["began"])
+        if subject.has_one_clock:
+            state.start(subject.beginning, at_latest=subject.job["since"] is None)
         sequence = state.sequence
         if subject.moments is not None and sequence is not None:
             subject.changes, subject.pairs = detect_sequence(state, subject.moments, job["to"])
@@ -4764,7 +4938,7 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
         steps.append(row_of_step(subject, changes, len(subject.keys) - before))
     return queries.write(keys, opened, late, errors, steps)
 $python$),
-('composite.stepping', 'dc0aa7516ce3cf98', $python$
+('composite.stepping', 'b5781b6d20bdec68', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -5031,7 +5205,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', 'dc0aa7516ce3cf98', $python$
+('composite.storing', 'b5781b6d20bdec68', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -5108,12 +5282,13 @@ def row_of_step(subject: Subject, changes: Changes, keys: int) -> tuple[Any, ...
         "late": len(changes.late),
         "given_up": len(changes.given_up),
     }
+    ordering = changes.ordering | {"in_place": subject.in_place}
     return (
         subject.id,
         subject.share,
         subject.state_id,
         job["upto"],
-        json.dumps(changes.ordering if subject.taken is None else changes.ordering | {"taken": subject.taken}),
+        json.dumps(ordering if subject.taken is None else ordering | {"taken": subject.taken}),
         None if subject.heard is None else json.dumps(subject.heard),
         subject.idle_at,
         *((job[name] or 0) + more for name, more in added.items()),
@@ -5135,7 +5310,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', 'dc0aa7516ce3cf98', $python$
+('composite.subjects', 'b5781b6d20bdec68', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -5209,6 +5384,9 @@ class Subject:
         self.ordering = job["ordering"]
         # The last event that was taken of a batch behind the last one that was taken as a whole.
         self.taken: Optional[int] = self.ordering.get("taken") if self.ordering is not None else None
+        # What was set aside out of a batch behind this one is taken there, and not where it comes; what former releases
+        # have passed is not.
+        self.in_place: int = (self.ordering or {}).get("in_place", job["reached"])
         self.keys: dict[str, dict[str, Any]] = {}
         self.loaded: list[KeyRow] = []
         self.kept: Optional[State] = None
@@ -5220,16 +5398,42 @@ class Subject:
         self.changes: Optional[Changes] = None
         self.found: list[Found] = []
         self.pairs: list[Pair] = []
+        # Why a detection, by its place, is not published.
+        self.refused: dict[int, str] = {}
         self.heard: Optional[dict[str, int]] = job.get("heard")
         self.idle_at: Optional[int] = None
         self.more = False
         # Where a step ends that would have too many bytes: it takes events up to this position.
         self.cut: Optional[int] = None
 
+    def place_of(self, batch: int, held: int) -> Optional[int]:
+        """Return where what is in one batch and was set aside out of another is taken: None for not in this step."""
+        if held <= self.in_place:
+            return batch
+        return held if self.job["reached"] < held <= self.job["upto"] else None
+
     @property
     def partitioned(self) -> bool:
         """Tell whether each key is detected for itself."""
         return self.known.graph.frame.partitioned
+
+    @property
+    def has_one_clock(self) -> bool:
+        """Tell whether a clock ticks for it as a whole, from its beginning on."""
+        return not self.partitioned and bool(self.known.graph.ticking)
+
+    @property
+    def beginning(self) -> int:
+        """Return when that clock begins, where nothing of it is stored: before the first step, or reset.
+
+        What begins with the earliest event (`since` is null) begins with one from before its creation, if there is one.
+        """
+        frontier: Optional[int] = self.ordering["frontier"] if self.job["step"] is not None else None
+        began: int = self.job["began"]
+        if frontier is not None:
+            return frontier
+        first = self.events[0].time if self.events and self.by_arrival and self.job["since"] is None else None
+        return began if first is None else min(began, first)
 
     @property
     def is_sequence(self) -> bool:
@@ -5406,7 +5610,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', 'dc0aa7516ce3cf98', $python$
+('composite.syntax', 'b5781b6d20bdec68', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5511,7 +5715,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', 'dc0aa7516ce3cf98', $python$
+('composite.takeover', 'b5781b6d20bdec68', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5594,7 +5798,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', 'dc0aa7516ce3cf98', $python$
+('composite.texts', 'b5781b6d20bdec68', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -5806,7 +6010,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', 'dc0aa7516ce3cf98', $python$
+('composite.times', 'b5781b6d20bdec68', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -6008,7 +6212,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', 'dc0aa7516ce3cf98', $python$
+('composite.told', 'b5781b6d20bdec68', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -6072,13 +6276,29 @@ def head_of(leaf: Expression, origin: Optional[str]) -> tuple[str, str, str]:
 
 def write_parts(definition: Definition, occurrence: Occurrence) -> str:
     """Return the constituents of an occurrence as a JSON array."""
-    return "[" + ",".join(write_part(part) for part in constituents(definition, occurrence)) + "]"
+    return "[" + ",".join(map(write_part, constituents(definition, occurrence))) + "]"
+
+
+def write_few(definition: Definition, occurrence: Occurrence) -> str:
+    """Return the same of an occurrence that has too many or too large ones: no payloads, and ticks in runs."""
+    found = constituents(definition, without_payloads(occurrence), in_runs=True)
+    return "[" + ",".join(map(write_part, found)) + "]"
+
+
+def without_payloads(occurrence: Occurrence) -> Occurrence:
+    """Return an occurrence whose events have no payload: it can be written however large they are."""
+    if len(occurrence) == 7:
+        return (*occurrence[:6], None)
+    serial, start, end, node, groups = occurrence[:5]
+    if node is None:
+        return occurrence
+    return (serial, start, end, node, tuple(tuple(map(without_payloads, group)) for group in groups))
 
 
 def write_part(part: dict[str, Any]) -> str:
     """Return a constituent as JSON, with its payload as it came."""
     payload = part.pop("payload", None)
-    for name in ("at", "tick"):
+    for name in ("at", "tick", "last"):
         if name in part:
             part[name] = moment(part[name])
     text = json.dumps(part, ensure_ascii=False)
@@ -6094,7 +6314,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', 'dc0aa7516ce3cf98', $python$
+('composite.trial', 'b5781b6d20bdec68', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -6150,11 +6370,10 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
         if not memo.asked:
             break
         memo.learn(queries.answers(job, memo.asked))
-    lines = []
     if isinstance(state.step, TracedStep):
         state.step.note_waiting(state.keys.values())
-        lines = state.step.lines
-    return {"found": [tell_trial(definition, one) for one in found], "lines": lines}
+        return {"found": [], "lines": state.step.lines}
+    return {"found": [tell_trial(definition, one) for one in found], "lines": []}
 
 
 def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> list[Event]:
@@ -6325,7 +6544,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', 'dc0aa7516ce3cf98', $python$
+('composite.windows', 'b5781b6d20bdec68', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6541,7 +6760,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', 'dc0aa7516ce3cf98', $python$
+('composite.wire', 'b5781b6d20bdec68', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6612,7 +6831,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', 'dc0aa7516ce3cf98', $python$
+('filter_literals', 'b5781b6d20bdec68', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -6698,7 +6917,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', 'dc0aa7516ce3cf98', $python$
+('filter_names', 'b5781b6d20bdec68', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -6812,7 +7031,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', 'dc0aa7516ce3cf98', $python$
+('filter_text', 'b5781b6d20bdec68', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -7079,7 +7298,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', 'dc0aa7516ce3cf98', $python$
+('in_select', 'b5781b6d20bdec68', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -7179,7 +7398,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', 'dc0aa7516ce3cf98', $python$
+('keywords', 'b5781b6d20bdec68', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -7251,7 +7470,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', 'dc0aa7516ce3cf98', $python$
+('lexer', 'b5781b6d20bdec68', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7597,13 +7816,14 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', 'dc0aa7516ce3cf98', $python$
+('safe_filter', 'b5781b6d20bdec68', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
 pg_catalog and looks up what the operators mean for the types of the attributes.
 """
 
+import re
 from typing import NamedTuple, Optional
 
 from keywords import NOT_A_COLUMN
@@ -7614,6 +7834,19 @@ SAFE_FUNCTIONS = frozenset(
     "abs btrim ceil ceiling char_length floor left length lower ltrim mod position right round rtrim sign"
     " starts_with strpos substr substring trunc upper".split()
 )
+# A number of a hundred thousand digits is a few characters long (1e131071), and arithmetic with it takes seconds.
+# No float8 has more digits than these.
+NUMBER_DIGITS = 400
+# A text that a filter puts together or cuts may be a number that none of its literals is, and is cast to no numeric.
+TEXT_MAKERS = frozenset("btrim left ltrim right rtrim substr substring".split())
+NUMBER_RE = re.compile(r"\s*[+-]?(?:0[xob][0-9a-f]+|(?=\.?\d)(\d*\.?\d*)(?:e([+-]?\d+))?)\s*", re.IGNORECASE)
+# Of calls, casts and operators that may take long with a long operand, so many may be in a filter: within an expression
+# the server does not look whether it is to stop.
+COSTLY_PARTS = 50
+COSTLY_OPERATORS = frozenset("* / % ||".split())
+# What is searched for in an attribute of any length is a literal of so many characters at most.
+PATTERN_CHARACTERS = 1000
+LIKE_OPERATORS = frozenset("~~ ~~* !~~ !~~*".split())
 # What the catalogue calls a type that SQL calls otherwise.
 SAFE_TYPES = {
     "bigint": "int8",
@@ -7662,6 +7895,14 @@ class UnsafeError(Exception):
     """Say that a token is outside the safe subset."""
 
 
+def is_long_number(text: str) -> bool:
+    """Tell whether a literal, a string or not, is a number of more digits than a safe filter may write."""
+    match = NUMBER_RE.fullmatch(text.replace("_", ""))
+    if match is None:
+        return False
+    return len(text) > NUMBER_DIGITS or len(match[1] or "") + abs(int(match[2] or "0")) > NUMBER_DIGITS
+
+
 class SafeNames(NamedTuple):
     """Hold what a safe filter uses.
 
@@ -7685,6 +7926,8 @@ def read_safe(tokens: list[Token], type_name: str, attributes: list[str]) -> Opt
         reader.expression()
     except UnsafeError:
         return None
+    if reader.makes_texts and reader.makes_numbers:
+        return None
     return reader.names if reader.at == len(tokens) else None
 
 
@@ -7696,6 +7939,10 @@ class SafeReader:
         self.type_name = type_name
         self.attribute_names = frozenset(attributes)
         self.names = SafeNames([], set(), set(), set())
+        self.costly = 0
+        # Whether there are texts that are neither attributes nor literals, and casts to numeric of what is neither.
+        self.makes_texts = False
+        self.makes_numbers = False
         self.at = 0
 
     def peek(self, ahead: int = 0) -> Token:
@@ -7720,14 +7967,27 @@ class SafeReader:
         if not found:
             raise UnsafeError
 
+    def spend(self) -> None:
+        """Count a part that may take long, and give up when there are many."""
+        self.costly += 1
+        self.expect(self.costly <= COSTLY_PARTS)
+
+    def pattern(self) -> None:
+        """Look ahead whether what is searched for is a short literal, and nothing else."""
+        token, behind = self.peek(), self.peek(1)
+        self.expect(token.word("null") or (token.kind == "string" and len(token.value) <= PATTERN_CHARACTERS))
+        self.expect(behind.kind != "operator" and not behind.symbol("::"))
+
     def expression(self, *, words: bool = True) -> None:
         """Read operands and the operators between them; without `words` none that is a word, such as IN."""
         while True:
             while (words and self.accept_word("not")) or self.sign():
                 pass
+            start = self.at
             self.operand()
-            while self.accept_symbol("::"):
-                self.type()
+            while self.peek().symbol("::"):
+                self.spend()
+                self.cast(start)
             if not (self.infix_operator() or (words and self.suffixes_and_connective())):
                 return
 
@@ -7740,6 +8000,14 @@ class SafeReader:
             self.at += 1
         return found
 
+    def cast(self, start: int) -> None:
+        """Step over the symbol or word in front of a type, and over that, to which what begins at start is cast."""
+        given = self.tokens[start : self.at]
+        self.at += 1
+        made = self.type()
+        if made == "numeric" and len(given) > 1 and not (len(given) == 3 and given[1].symbol(".")):
+            self.makes_numbers = True
+
     def infix_operator(self) -> bool:
         """Step over an operator of the safe ones; any other is the end of it."""
         token = self.peek()
@@ -7748,6 +8016,11 @@ class SafeReader:
         self.expect(token.value in SAFE_OPERATORS)
         self.names.operators.add(token.value)
         self.at += 1
+        self.makes_texts |= token.value == "||"
+        if token.value in COSTLY_OPERATORS:
+            self.spend()
+        elif token.value in LIKE_OPERATORS:
+            self.pattern()
         return True
 
     def suffixes_and_connective(self) -> bool:
@@ -7772,6 +8045,8 @@ class SafeReader:
             if word.value != "in":
                 if word.value == "between":
                     self.accept_word("symmetric", "asymmetric")
+                else:
+                    self.pattern()
                 return True
             self.arguments()
             if self.infix_operator():
@@ -7781,6 +8056,7 @@ class SafeReader:
         """Read a literal, an attribute, a call, a CASE or something between parentheses."""
         token = self.peek()
         if token.kind in ("string", "integer", "decimal"):
+            self.expect(not is_long_number(token.value))
             self.at += 1
         elif self.accept_symbol("("):
             self.expression()
@@ -7827,11 +8103,13 @@ class SafeReader:
         """Read a call of one of the safe functions, or of what SQL writes as one."""
         name = self.peek().value
         self.at += 1
+        self.spend()
         if name == "cast":
             self.at += 1
+            start = self.at
             self.expression()
-            self.expect(self.accept_word("as"))
-            self.type()
+            self.expect(self.peek().word("as"))
+            self.cast(start)
             self.expect(self.accept_symbol(")"))
             return
         if name == "nullif":
@@ -7839,21 +8117,32 @@ class SafeReader:
         elif name not in ("coalesce", "greatest", "least"):
             self.expect(name in SAFE_FUNCTIONS)
             self.names.functions.add(name)
+            self.makes_texts |= name in TEXT_MAKERS
         if name == "position":
             self.at += 1
+            self.pattern()
             self.expression(words=False)
             self.expect(self.accept_word("in"))
             self.expression(words=False)
             self.expect(self.accept_symbol(")"))
         else:
-            self.arguments()
+            self.arguments(name)
 
-    def arguments(self) -> None:
-        """Read one or more expressions between parentheses."""
+    def arguments(self, function: str = "") -> None:
+        """Read one or more expressions between parentheses; what the second is of some functions takes long."""
         self.expect(self.accept_symbol("("))
         self.expression()
+        place = 1
         while self.accept_symbol(","):
+            place += 1
+            if place == 2 and function in ("btrim", "ltrim", "rtrim", "strpos"):
+                self.pattern()
+            elif place == 2 and function == "substring":
+                # A text there is a regular expression, which may take as long as it likes.
+                self.sign()
+                self.expect(self.peek().kind == "integer" and self.peek(1).symbol(",", ")"))
             self.expression()
+        self.expect(function != "substring" or place > 1)
         self.expect(self.accept_symbol(")"))
 
     def typed_literal(self) -> bool:
@@ -7866,14 +8155,15 @@ class SafeReader:
             except UnsafeError:
                 self.at = start
             if self.at > start and self.peek().kind == "string":
+                self.expect(not is_long_number(self.peek().value))
                 self.at += 1
                 return True
         self.at = start
         self.names.types.intersection_update(types)
         return False
 
-    def type(self) -> None:
-        """Read the name of one of the safe types, with its precision."""
+    def type(self) -> str:
+        """Read the name of one of the safe types, with its precision, and return what the catalogue calls it."""
         token = self.peek()
         self.expect(token.kind == "ident")
         name = token.value
@@ -7887,6 +8177,7 @@ class SafeReader:
         name = SAFE_TYPES[name]
         if self.accept_symbol("("):
             self.expect(name in PRECISE_TYPES and self.peek().kind == "integer")
+            self.makes_texts |= name in ("bpchar", "varchar")
             self.at += 1
             if self.accept_symbol(","):
                 self.expect(self.peek().kind == "integer")
@@ -7897,8 +8188,9 @@ class SafeReader:
             name += "tz" if self.peek().word("with") else ""
             self.at += 3
         self.names.types.add(name)
+        return name
 $python$),
-('statement_composite', 'dc0aa7516ce3cf98', $python$
+('statement_composite', 'b5781b6d20bdec68', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -7993,7 +8285,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', 'dc0aa7516ce3cf98', $python$
+('statement_reader', 'b5781b6d20bdec68', $python$
 """Read a statement word by word."""
 
 import re
@@ -8211,7 +8503,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', 'dc0aa7516ce3cf98', $python$
+('statement_text', 'b5781b6d20bdec68', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -8489,7 +8781,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', 'dc0aa7516ce3cf98', $python$
+('token_lists', 'b5781b6d20bdec68', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -8723,7 +9015,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', 'dc0aa7516ce3cf98', $python$
+('whole_row', 'b5781b6d20bdec68', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -8828,7 +9120,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "dc0aa7516ce3cf98"
+digest = "b5781b6d20bdec68"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -8935,7 +9227,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "dc0aa7516ce3cf98"
+digest = "b5781b6d20bdec68"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9035,7 +9327,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "dc0aa7516ce3cf98"
+digest = "b5781b6d20bdec68"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9125,7 +9417,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "dc0aa7516ce3cf98"
+digest = "b5781b6d20bdec68"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9217,7 +9509,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "dc0aa7516ce3cf98"
+digest = "b5781b6d20bdec68"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9334,7 +9626,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "dc0aa7516ce3cf98"
+digest = "b5781b6d20bdec68"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9429,7 +9721,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "dc0aa7516ce3cf98"
+digest = "b5781b6d20bdec68"
 # Each behind those that it imports.
 names = [
     "lexer",

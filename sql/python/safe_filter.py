@@ -4,6 +4,7 @@ Such a filter may be run with anybody's rights. Only names are looked at: whoeve
 pg_catalog and looks up what the operators mean for the types of the attributes.
 """
 
+import re
 from typing import NamedTuple, Optional
 
 from keywords import NOT_A_COLUMN
@@ -14,6 +15,19 @@ SAFE_FUNCTIONS = frozenset(
     "abs btrim ceil ceiling char_length floor left length lower ltrim mod position right round rtrim sign"
     " starts_with strpos substr substring trunc upper".split()
 )
+# A number of a hundred thousand digits is a few characters long (1e131071), and arithmetic with it takes seconds.
+# No float8 has more digits than these.
+NUMBER_DIGITS = 400
+# A text that a filter puts together or cuts may be a number that none of its literals is, and is cast to no numeric.
+TEXT_MAKERS = frozenset("btrim left ltrim right rtrim substr substring".split())
+NUMBER_RE = re.compile(r"\s*[+-]?(?:0[xob][0-9a-f]+|(?=\.?\d)(\d*\.?\d*)(?:e([+-]?\d+))?)\s*", re.IGNORECASE)
+# Of calls, casts and operators that may take long with a long operand, so many may be in a filter: within an expression
+# the server does not look whether it is to stop.
+COSTLY_PARTS = 50
+COSTLY_OPERATORS = frozenset("* / % ||".split())
+# What is searched for in an attribute of any length is a literal of so many characters at most.
+PATTERN_CHARACTERS = 1000
+LIKE_OPERATORS = frozenset("~~ ~~* !~~ !~~*".split())
 # What the catalogue calls a type that SQL calls otherwise.
 SAFE_TYPES = {
     "bigint": "int8",
@@ -62,6 +76,14 @@ class UnsafeError(Exception):
     """Say that a token is outside the safe subset."""
 
 
+def is_long_number(text: str) -> bool:
+    """Tell whether a literal, a string or not, is a number of more digits than a safe filter may write."""
+    match = NUMBER_RE.fullmatch(text.replace("_", ""))
+    if match is None:
+        return False
+    return len(text) > NUMBER_DIGITS or len(match[1] or "") + abs(int(match[2] or "0")) > NUMBER_DIGITS
+
+
 class SafeNames(NamedTuple):
     """Hold what a safe filter uses.
 
@@ -85,6 +107,8 @@ def read_safe(tokens: list[Token], type_name: str, attributes: list[str]) -> Opt
         reader.expression()
     except UnsafeError:
         return None
+    if reader.makes_texts and reader.makes_numbers:
+        return None
     return reader.names if reader.at == len(tokens) else None
 
 
@@ -96,6 +120,10 @@ class SafeReader:
         self.type_name = type_name
         self.attribute_names = frozenset(attributes)
         self.names = SafeNames([], set(), set(), set())
+        self.costly = 0
+        # Whether there are texts that are neither attributes nor literals, and casts to numeric of what is neither.
+        self.makes_texts = False
+        self.makes_numbers = False
         self.at = 0
 
     def peek(self, ahead: int = 0) -> Token:
@@ -120,14 +148,27 @@ class SafeReader:
         if not found:
             raise UnsafeError
 
+    def spend(self) -> None:
+        """Count a part that may take long, and give up when there are many."""
+        self.costly += 1
+        self.expect(self.costly <= COSTLY_PARTS)
+
+    def pattern(self) -> None:
+        """Look ahead whether what is searched for is a short literal, and nothing else."""
+        token, behind = self.peek(), self.peek(1)
+        self.expect(token.word("null") or (token.kind == "string" and len(token.value) <= PATTERN_CHARACTERS))
+        self.expect(behind.kind != "operator" and not behind.symbol("::"))
+
     def expression(self, *, words: bool = True) -> None:
         """Read operands and the operators between them; without `words` none that is a word, such as IN."""
         while True:
             while (words and self.accept_word("not")) or self.sign():
                 pass
+            start = self.at
             self.operand()
-            while self.accept_symbol("::"):
-                self.type()
+            while self.peek().symbol("::"):
+                self.spend()
+                self.cast(start)
             if not (self.infix_operator() or (words and self.suffixes_and_connective())):
                 return
 
@@ -140,6 +181,14 @@ class SafeReader:
             self.at += 1
         return found
 
+    def cast(self, start: int) -> None:
+        """Step over the symbol or word in front of a type, and over that, to which what begins at start is cast."""
+        given = self.tokens[start : self.at]
+        self.at += 1
+        made = self.type()
+        if made == "numeric" and len(given) > 1 and not (len(given) == 3 and given[1].symbol(".")):
+            self.makes_numbers = True
+
     def infix_operator(self) -> bool:
         """Step over an operator of the safe ones; any other is the end of it."""
         token = self.peek()
@@ -148,6 +197,11 @@ class SafeReader:
         self.expect(token.value in SAFE_OPERATORS)
         self.names.operators.add(token.value)
         self.at += 1
+        self.makes_texts |= token.value == "||"
+        if token.value in COSTLY_OPERATORS:
+            self.spend()
+        elif token.value in LIKE_OPERATORS:
+            self.pattern()
         return True
 
     def suffixes_and_connective(self) -> bool:
@@ -172,6 +226,8 @@ class SafeReader:
             if word.value != "in":
                 if word.value == "between":
                     self.accept_word("symmetric", "asymmetric")
+                else:
+                    self.pattern()
                 return True
             self.arguments()
             if self.infix_operator():
@@ -181,6 +237,7 @@ class SafeReader:
         """Read a literal, an attribute, a call, a CASE or something between parentheses."""
         token = self.peek()
         if token.kind in ("string", "integer", "decimal"):
+            self.expect(not is_long_number(token.value))
             self.at += 1
         elif self.accept_symbol("("):
             self.expression()
@@ -227,11 +284,13 @@ class SafeReader:
         """Read a call of one of the safe functions, or of what SQL writes as one."""
         name = self.peek().value
         self.at += 1
+        self.spend()
         if name == "cast":
             self.at += 1
+            start = self.at
             self.expression()
-            self.expect(self.accept_word("as"))
-            self.type()
+            self.expect(self.peek().word("as"))
+            self.cast(start)
             self.expect(self.accept_symbol(")"))
             return
         if name == "nullif":
@@ -239,21 +298,32 @@ class SafeReader:
         elif name not in ("coalesce", "greatest", "least"):
             self.expect(name in SAFE_FUNCTIONS)
             self.names.functions.add(name)
+            self.makes_texts |= name in TEXT_MAKERS
         if name == "position":
             self.at += 1
+            self.pattern()
             self.expression(words=False)
             self.expect(self.accept_word("in"))
             self.expression(words=False)
             self.expect(self.accept_symbol(")"))
         else:
-            self.arguments()
+            self.arguments(name)
 
-    def arguments(self) -> None:
-        """Read one or more expressions between parentheses."""
+    def arguments(self, function: str = "") -> None:
+        """Read one or more expressions between parentheses; what the second is of some functions takes long."""
         self.expect(self.accept_symbol("("))
         self.expression()
+        place = 1
         while self.accept_symbol(","):
+            place += 1
+            if place == 2 and function in ("btrim", "ltrim", "rtrim", "strpos"):
+                self.pattern()
+            elif place == 2 and function == "substring":
+                # A text there is a regular expression, which may take as long as it likes.
+                self.sign()
+                self.expect(self.peek().kind == "integer" and self.peek(1).symbol(",", ")"))
             self.expression()
+        self.expect(function != "substring" or place > 1)
         self.expect(self.accept_symbol(")"))
 
     def typed_literal(self) -> bool:
@@ -266,14 +336,15 @@ class SafeReader:
             except UnsafeError:
                 self.at = start
             if self.at > start and self.peek().kind == "string":
+                self.expect(not is_long_number(self.peek().value))
                 self.at += 1
                 return True
         self.at = start
         self.names.types.intersection_update(types)
         return False
 
-    def type(self) -> None:
-        """Read the name of one of the safe types, with its precision."""
+    def type(self) -> str:
+        """Read the name of one of the safe types, with its precision, and return what the catalogue calls it."""
         token = self.peek()
         self.expect(token.kind == "ident")
         name = token.value
@@ -287,6 +358,7 @@ class SafeReader:
         name = SAFE_TYPES[name]
         if self.accept_symbol("("):
             self.expect(name in PRECISE_TYPES and self.peek().kind == "integer")
+            self.makes_texts |= name in ("bpchar", "varchar")
             self.at += 1
             if self.accept_symbol(","):
                 self.expect(self.peek().kind == "integer")
@@ -297,3 +369,4 @@ class SafeReader:
             name += "tz" if self.peek().word("with") else ""
             self.at += 3
         self.names.types.add(name)
+        return name

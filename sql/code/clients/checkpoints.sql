@@ -30,7 +30,7 @@ comment on function pgps_internal.keep_checkpoint(bigint, text, bytea) is
 'Stores a checkpoint of a client; data null: keeps the stored one. 54000 above 100 MB';
 
 create or replace function pgps_internal.checkpoint_of(client_id bigint, kind text) returns bytea
-language sql stable
+language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
     select coalesce(k.data, (select b.data from pgps_internal.client_blob b where b.client_id = checkpoint_of.client_id

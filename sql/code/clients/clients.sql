@@ -138,18 +138,26 @@ as $$
 declare
     v_name text := pgps_internal.check_name(args ->> 'client', 'client');
     v_session bigint := (args ->> 'session')::bigint;
+    v_token text := args ->> 'token';
     v_before pgps_internal.client;
     v_client pgps_internal.client;
+    v_is_same boolean;
 begin
     perform pgps_internal.require_read_committed();
+    if octet_length(v_token) > 100 then
+        raise exception 'the token has % bytes', octet_length(v_token)
+            using errcode = '22023', hint = 'Give one of at most 100 bytes, such as a UUID.';
+    end if;
     insert into pgps_internal.client (name, owner) values (v_name, quote_ident(caller)::regrole) on conflict do nothing;
     v_before := pgps_internal.find_client(caller, quote_ident(v_name));
     perform pgps_internal.hold_client(v_before.client_id);
     select c.* into v_before from pgps_internal.client c where c.client_id = v_before.client_id;
-    if v_session <> v_before.session then
+    -- It may have connected, or gone on, and not been told so: then the newest session is its own.
+    v_is_same := coalesce(v_token = v_before.token and v_before.holder is not null, false);
+    if v_session <> v_before.session and not v_is_same then
         perform pgps_internal.require_session(v_before, v_session);
     elsif v_session is null and not coalesce((args ->> 'take_over')::boolean, false)
-        and v_before.holder <> pgps_internal.holder()
+        and not v_is_same and v_before.holder <> pgps_internal.holder()
             and pgps_internal.is_reachable(v_before) then
         raise exception 'client "%" is connected by process % since %', v_name, v_before.pid, v_before.connected_at
             using errcode = '55006',
@@ -158,6 +166,7 @@ begin
     update pgps_internal.client c
     set session = c.session + 1, holder = pgps_internal.holder(), pid = pg_backend_pid(), address = inet_client_addr(),
         connected_at = pgps_internal.clock(), disconnected = false, connected_as = quote_ident(caller)::regrole,
+        token = v_token,
         -- A program that resumes its session as the same role listens to the secret channel already; anybody else gets
         -- a new one.
         secret = case when v_session is not null and c.connected_as = quote_ident(caller)::regrole then c.secret
@@ -176,27 +185,28 @@ $$;
 comment on function pgps_internal.connect_client(name, jsonb) is 'See pgps.connect_client';
 
 create or replace function pgps_internal.standing_of(client_id bigint) returns jsonb
-language sql stable
+language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
     select jsonb_build_object(
         'last_sent_request', (select r.request_id from pgps_internal.request r where r.client_id = standing_of.client_id
             order by r.request_id desc limit 1),
         'last_received_request', k.received, 'last_committed_request', k.committed,
-        'last_received_event', (select m.first_event from pgps_internal.client_mark m
-            where m.client_id = standing_of.client_id
-            order by m.mark_id desc limit 1),
-        'last_committed_event',
-            (select m.first_event from pgps_internal.client_mark m where m.client_id = standing_of.client_id
-            and m.completed
-            order by m.mark_id desc limit 1))
+        'last_received_event', coalesce((select m.first_event
+            from pgps_internal.last_mark(pgps_internal.among(standing_of.client_id, '{}')) m
+            where not m.completed), c.first_event),
+        'last_committed_event', c.first_event)
     from (select) one
     left join lateral (select k.received, k.committed from pgps_internal.reply_mark k
         where k.client_id = standing_of.client_id
         order by k.mark_id desc limit 1) k on true
+    left join lateral (select m.first_event from pgps_internal.client_mark m
+        where m.client_id = standing_of.client_id and m.completed
+        order by m.mark_id desc limit 1) c on true
 $$;
 comment on function pgps_internal.standing_of(bigint) is
-'Where a client stands: the request that it sent last, and the replies and events that it received and completed last';
+'Where a client stands: the request that it sent last, and the replies and events that it received and completed last;
+an event that it has not completed counts as the one received last';
 
 create or replace function pgps_internal.do_use_client(caller name, args jsonb) returns void
 language plpgsql
@@ -260,7 +270,9 @@ end
 $$;
 comment on function pgps_internal.do_drop_client(name, jsonb) is 'See pgps.drop_client';
 
-create or replace function pgps.connect_client(client text, take_over boolean = false, resume bigint = null)
+create or replace function pgps.connect_client(
+    client text, take_over boolean = false, resume bigint = null, token text = null
+)
 returns table (session bigint, channel text, resumed boolean, disconnected boolean, previous_at timestamptz,
     last_sent_request bigint,
     last_received_request bigint, last_committed_request bigint, last_received_event bigint,
@@ -273,7 +285,8 @@ begin
     return query
     with made as (
         insert into pgps_entry.client_calls (verb, args)
-            values ('connect_client', pg_catalog.jsonb_build_object('client', $1, 'take_over', $2, 'session', $3))
+            values ('connect_client', pg_catalog.jsonb_build_object('client', $1, 'take_over', $2, 'session', $3,
+                'token', $4))
         returning result, blobs
     )
     select r.*, m.blobs[1], m.blobs[2]
@@ -283,12 +296,14 @@ begin
         last_received_event bigint, last_committed_event bigint);
 end
 $$;
-comment on function pgps.connect_client(text, boolean, bigint) is
+comment on function pgps.connect_client(text, boolean, bigint, text) is
 'Begins a session of a client (Ariel, section 5), and makes the client if there is none; returns where the last session
 stood: null where there was nothing; disconnected: true when it ended with pgps.disconnect_client. resume: the number of
 the session that this program had and continues. take_over: also when another program is connected, whose calls raise
-08003 from then on. Listen to the channel returned. Locks the client until the transaction ends. Errors: 55006 connected
-elsewhere, 08003 another session followed, 42501 the client of another role, 42602/42622 bad name, 25001.';
+08003 from then on. token: something random, the same in all calls of one program (100 bytes at most): with it a session
+that this program has begun or continued is continued although its number is not known, since the answer was lost.
+Listen to the channel returned. Locks the client until the transaction ends. Errors: 55006 connected elsewhere, 08003
+another session followed, 42501 the client of another role, 42602/42622 bad name, 22023 token too long, 25001.';
 
 create or replace function pgps.use_client(client text, session bigint = null) returns void
 language sql
@@ -318,5 +333,5 @@ comment on function pgps.drop_client(text) is
 'Drops a client with its registrations, the events that they have not received, its requests, replies and checkpoints.
 Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
-grant execute on function pgps.connect_client(text, boolean, bigint), pgps.use_client(text, bigint),
+grant execute on function pgps.connect_client(text, boolean, bigint, text), pgps.use_client(text, bigint),
     pgps.disconnect_client(text, bigint), pgps.drop_client(text) to public;

@@ -1,5 +1,6 @@
 -- Direct events: a note that holds only numbers is pushed, and the client fetches the events with its own rights;
--- clients that were not connected get a note later.
+-- clients that were not connected get a note later, on the channel that they alone know: it is about events of former
+-- transactions, which are taken from no channel whose name can be guessed (decision 122).
 -- Locks: none in fetch; in retries share update exclusive on registration_type, rows of registrations and of event
 -- types.
 -- Writes: pgps_entry.client_calls, registration.
@@ -145,7 +146,7 @@ create or replace function pgps.fetch_direct(
 )
 returns table (note integer, event_id bigint, event_type text, event_name text, payload jsonb, published_at timestamptz,
     publisher name, xid xid8,
-    origin text, raiser text, occurrence bigint)
+    origin text, raiser text, occurrence bigint, up_to bigint)
 language plpgsql rows 100
 as $$
 #variable_conflict use_column
@@ -159,7 +160,7 @@ begin
     )
     select p.note, (p.message).event_id, (p.message).event_type, p.event_name, (p.message).payload,
         (p.message).published_at, (p.message).publisher,
-        (p.message).xid, (p.message).origin, p.raiser, p.occurrence
+        (p.message).xid, (p.message).origin, p.raiser, p.occurrence, coalesce((p.message).hi, (p.message).event_id)
     from fetched f cross join lateral pg_catalog.unnest(f.pushed) p order by p.note, (p.message).event_id;
 end
 $$;
@@ -167,7 +168,9 @@ comment on function pgps.fetch_direct(text, text[], bigint, integer, bigint) is
 'The events that notes stand for (payloads of notifications, see pgps.client_channels): those that a client is
 registered for directly, that its owner may see and that the handler clause lets it have. In the order of the notes
 (counted from 1), then event id; when max_events rows came, ask again with the notes from the last row''s note on and
-after = the last event id. A note for which there is nothing gives no row. Errors: 42704, 42501, 08003, 22023.';
+after = the last event id. occurrence: the id of the first event that the same statement raised; up_to: none of its
+events has a higher id. Events of several statements may lie between each other. A note for which there is nothing gives
+no row. Errors: 42704, 42501, 08003, 22023.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Clients that are not reached
@@ -208,7 +211,8 @@ begin
         join pgps_internal.batch_type e on e.type_id = t.type_id and e.batch_id > b.missed_batch and not isempty(e.ids)
         group by b.client_id, t.type_id
     )
-    select count(pg_notify('pgps_client_' || m.client_id, m.note)::text) into v_told from missed m;
+    select count(pg_notify('pgps_carried_' || c.secret, m.note)::text) into v_told
+    from missed m join pgps_internal.client c on c.client_id = m.client_id and c.secret is not null;
     perform pgps_internal.refresh_direct(t.type_id) from pgps_internal.count_attempts(v_away, retry_direct.since) a
     join pgps_internal.registration_type t on t.registration_id = a;
     return v_last;

@@ -2,7 +2,7 @@
 -- Writes: pgps_entry.client_calls.
 
 create or replace function pgps.receive_event(
-    client text, event text = null, checkpoint bytea = null, session bigint = null
+    client text, event text = null, checkpoint bytea = null, session bigint = null, among bigint[] = null
 )
 returns table (event_id bigint, last_event_id bigint, tuples bigint, event_type text, event_name text,
     published_at timestamptz, publisher name,
@@ -13,20 +13,22 @@ begin atomic
         r.origin, r.raiser, r.attempt
     from jsonb_to_record(pgps._call_client('receive_event',
         jsonb_build_object('client', receive_event.client, 'event_name', $2,
-        'session', receive_event.session), receive_event.checkpoint)) r(event_id bigint, last_event_id bigint,
-            tuples bigint,
+        'session', receive_event.session, 'among', receive_event.among), receive_event.checkpoint)) r(event_id bigint,
+            last_event_id bigint, tuples bigint,
         event_type text, event_name text, published_at timestamptz, publisher name, xid xid8, origin text, raiser text,
         attempt integer)
     where r.event_id is not null;
 end;
-comment on function pgps.receive_event(text, text, bytea, bigint) is
+comment on function pgps.receive_event(text, text, bytea, bigint, bigint[]) is
 'The next occurrence of a client''s queued registrations (Ariel, section 5, ReceiveQueuedEvent): one raise with all its
 tuples, identified by the id of its first event; no row when nothing waits. event: only that event name or prefix*, as
-registered; null = all registrations, in delivery order. Completes the occurrence received before, and stores the
-checkpoint (null: keeps the stored one). Its tuples: pgps.fetch_tuples. Locks the client until the transaction ends.
-Errors: 42704, 42501, 08003, 54000 checkpoint above 100 MB, 25001.';
+registered; null = all registrations, in delivery order. among: only these registrations (their numbers, as
+pgps.register_for_event returned them; null = all), so that parts of a program work side by side, each on an occurrence
+of its own. Completes the occurrence received before among them, and stores the checkpoint (null: keeps the stored one).
+Its tuples: pgps.fetch_tuples. Locks the client until the transaction ends. Errors: 42704, 42501, 08003, 54000
+checkpoint above 100 MB, 25001.';
 
-create or replace function pgps.re_receive_event(client text, session bigint = null)
+create or replace function pgps.re_receive_event(client text, session bigint = null, among bigint[] = null)
 returns table (event_id bigint, last_event_id bigint, tuples bigint, event_type text, event_name text,
     published_at timestamptz, publisher name,
     xid xid8, origin text, raiser text, attempt integer)
@@ -35,18 +37,19 @@ begin atomic
     select r.event_id, r.last_event_id, r.tuples, r.event_type, r.event_name, r.published_at, r.publisher, r.xid,
         r.origin, r.raiser, r.attempt
     from jsonb_to_record(pgps._call_client('re_receive_event', jsonb_build_object('client', re_receive_event.client,
-        'session', re_receive_event.session))) r(event_id bigint, last_event_id bigint, tuples bigint,
+        'session', re_receive_event.session, 'among', re_receive_event.among))) r(event_id bigint,
+        last_event_id bigint, tuples bigint,
         event_type text, event_name text, published_at timestamptz, publisher name, xid xid8, origin text, raiser text,
         attempt integer)
     where r.event_id is not null;
 end;
-comment on function pgps.re_receive_event(text, bigint) is
-'The occurrence that pgps.receive_event returned last, in this or an earlier session, completed or not; no row when
-there was none, or when its events are gone. Locks the client until the transaction ends. Errors: 42704, 42501, 08003,
-25001.';
+comment on function pgps.re_receive_event(text, bigint, bigint[]) is
+'The occurrence that pgps.receive_event returned last among these registrations (null: all), in this or an earlier
+session: one that is not completed, if there is any; no row when there was none, or when its events are gone. Locks the
+client until the transaction ends. Errors: 42704, 42501, 08003, 25001.';
 
 create or replace function pgps.fetch_tuples(
-    client text, after bigint = 0, max_tuples integer = 1000, session bigint = null
+    client text, after bigint = 0, max_tuples integer = 1000, session bigint = null, among bigint[] = null
 )
 returns table (event_id bigint, payload jsonb)
 language plpgsql rows 1000
@@ -57,32 +60,37 @@ begin
     with fetched as (
         insert into pgps_entry.client_calls (verb, args)
             values ('fetch_tuples', pg_catalog.jsonb_build_object('client', fetch_tuples.client,
-            'after', fetch_tuples.after, 'max', fetch_tuples.max_tuples, 'session', fetch_tuples.session))
+            'after', fetch_tuples.after, 'max', fetch_tuples.max_tuples, 'session', fetch_tuples.session,
+            'among', fetch_tuples.among))
                 returning pushed
     )
     select (p.message).event_id, (p.message).payload from fetched f cross join lateral pg_catalog.unnest(f.pushed) p
         order by 1;
 end
 $$;
-comment on function pgps.fetch_tuples(text, bigint, integer, bigint) is
-'Up to max_tuples tuples of the occurrence received last, with event ids above after. To read all of them in bounded
-memory, call it again with the last event id until no row comes. Errors: 42704, 42501, 08003, 22023.';
+comment on function pgps.fetch_tuples(text, bigint, integer, bigint, bigint[]) is
+'Up to max_tuples tuples of the occurrence that pgps.re_receive_event would return, with event ids above after. To read
+all of them in bounded memory, call it again with the last event id until no row comes. Errors: 42704, 42501, 08003,
+22023.';
 
-create or replace function pgps.commit_event(client text, checkpoint bytea = null, session bigint = null) returns bigint
+create or replace function pgps.commit_event(
+    client text, checkpoint bytea = null, session bigint = null, among bigint[] = null
+)
+returns bigint
 language sql
 begin atomic
     select (pgps._call_client('commit_event',
-        jsonb_build_object('client', commit_event.client, 'session', commit_event.session),
-        commit_event.checkpoint) #>> '{}')::bigint;
+        jsonb_build_object('client', commit_event.client, 'session', commit_event.session,
+        'among', commit_event.among), commit_event.checkpoint) #>> '{}')::bigint;
 end;
-comment on function pgps.commit_event(text, bytea, bigint) is
-'Completes the occurrence received last and stores the checkpoint (null: keeps the stored one), atomically; returns its
-event id, null when nothing was open. Called in the transaction of the application''s own writes, it makes processing
-exactly once. Errors: 42704, 42501, 08003, 54000, 25001.';
+comment on function pgps.commit_event(text, bytea, bigint, bigint[]) is
+'Completes the occurrence received last among these registrations (null: all) and stores the checkpoint (null: keeps the
+stored one), atomically; returns its event id, null when nothing was open. Called in the transaction of the
+application''s own writes, it makes processing exactly once. Errors: 42704, 42501, 08003, 54000, 25001.';
 
 grant execute on function
-    pgps.receive_event(text, text, bytea, bigint),
-    pgps.re_receive_event(text, bigint),
-    pgps.fetch_tuples(text, bigint, integer, bigint),
-    pgps.commit_event(text, bytea, bigint)
+    pgps.receive_event(text, text, bytea, bigint, bigint[]),
+    pgps.re_receive_event(text, bigint, bigint[]),
+    pgps.fetch_tuples(text, bigint, integer, bigint, bigint[]),
+    pgps.commit_event(text, bytea, bigint, bigint[])
 to public;

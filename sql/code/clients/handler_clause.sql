@@ -116,9 +116,10 @@ begin
         insert into pgps_internal.appointment (batch_id, type_id, xid, hi, client_id)
         select appoint.batch_id, (appoint.event_type).type_id, c.xid, c.hi, c.client_id from chosen c
     )
-    select count(pg_notify('pgps_client_' || c.client_id,
+    select count(pg_notify('pgps_carried_' || k.secret,
         concat_ws(' ', (appoint.event_type).type_id, c.lo, c.hi))::text) into v_told
-    from (select c.client_id, min(c.lo) as lo, max(c.hi) as hi from chosen c where c.direct group by c.client_id) c;
+    from (select c.client_id, min(c.lo) as lo, max(c.hi) as hi from chosen c where c.direct group by c.client_id) c
+    join pgps_internal.client k on k.client_id = c.client_id and k.secret is not null;
 end
 $$;
 comment on function pgps_internal.appoint(bigint, pgps_internal.event_type, xid8[], int8multirange) is

@@ -1,22 +1,50 @@
--- Marks: the occurrence that a client has received last, as a row of a ledger. It outlives the session, so that the
--- client may receive the same occurrence again until it has completed it.
+-- Marks: the occurrence that a client has received last of each registration, as a row of a ledger. It outlives the
+-- session, so that the client may receive the same occurrence again until it has completed it (decision 115).
 -- Locks: those of the caller, which has the turn of the client.
 -- Writes: client_mark.
 
-create or replace function pgps_internal.last_mark(client_id bigint) returns pgps_internal.client_mark
-language plpgsql stable
+create or replace function pgps_internal.among(client_id bigint, args jsonb) returns bigint[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select r.registration_id from pgps_internal.registration r
+        where r.client_id = among.client_id and (coalesce(jsonb_typeof(args -> 'among'), 'null') = 'null'
+            or to_jsonb(r.registration_id) <@ (args -> 'among')))
+$$;
+comment on function pgps_internal.among(bigint, jsonb) is
+'The registrations of a client that a call is about: those in args.among, all when that is null';
+
+create or replace function pgps_internal.last_marks(registration_ids bigint[]) returns setof pgps_internal.client_mark
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select m.* from unnest(last_marks.registration_ids) r(id)
+    cross join lateral (select k.* from pgps_internal.client_mark k where k.registration_id = r.id
+        order by k.mark_id desc limit 1) m
+    order by m.mark_id;
+end
+$$;
+comment on function pgps_internal.last_marks(bigint[]) is
+'The occurrence received last of each of these registrations, and whether it was completed';
+
+create or replace function pgps_internal.last_mark(registration_ids bigint[]) returns pgps_internal.client_mark
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark pgps_internal.client_mark;
 begin
-    select m.* into v_mark from pgps_internal.client_mark m where m.client_id = last_mark.client_id
-        order by m.mark_id desc limit 1;
+    select m.* into v_mark from pgps_internal.last_marks(last_mark.registration_ids) m
+        order by m.completed, m.mark_id desc limit 1;
     return v_mark;
 end
 $$;
-comment on function pgps_internal.last_mark(bigint) is
-'The occurrence that a client has received last, and whether it completed it; null when there is none';
+comment on function pgps_internal.last_mark(bigint[]) is
+'The newest occurrence of these registrations that is not completed, or else the one completed last; null when there is
+none';
 
 create or replace function pgps_internal.note_mark(mark pgps_internal.client_mark, completed boolean) returns void
 language plpgsql
@@ -87,3 +115,19 @@ end
 $$;
 comment on function pgps_internal.complete(pgps_internal.client_mark) is
 'Completes an occurrence that is open; returns the next one of its registration in the same batch';
+
+create or replace function pgps_internal.complete_all(marks pgps_internal.client_mark[])
+returns pgps_internal.client_mark[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- As a rule there is one. The turns of several subscriptions are taken together, in the order of their ids.
+    perform pgps_internal.hold_subscriptions(array(
+        select r.subscription_id from unnest(complete_all.marks) m
+        join pgps_internal.registration r using (registration_id)));
+    return array(select pgps_internal.complete(m) from unnest(complete_all.marks) m);
+end
+$$;
+comment on function pgps_internal.complete_all(pgps_internal.client_mark[]) is
+'Completes occurrences that are open, of several registrations; returns the next one of each in the same batch';

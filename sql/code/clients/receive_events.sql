@@ -1,23 +1,22 @@
--- What pgps.receive_event does for a client: it completes the occurrence that the client has, and gives the next one of
--- its registrations, whose tuples can be fetched until then.
+-- What pgps.receive_event does for a client: it completes the occurrences that the client has of the registrations that
+-- the call is among, and gives the next one of these, whose tuples can be fetched until then.
 -- Locks: the turns of the client and of its subscriptions, until the transaction ends.
 -- Writes: nothing.
 
-create or replace function pgps_internal.has_news(client_id bigint) returns boolean
+create or replace function pgps_internal.has_news(registration_ids bigint[]) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_registration pgps_internal.registration;
-    v_mark pgps_internal.client_mark := pgps_internal.last_mark(has_news.client_id);
     v_batch bigint;
 begin
-    if v_mark.first_event is not null and not v_mark.completed then
+    if exists (select from pgps_internal.last_marks(has_news.registration_ids) m where not m.completed) then
         return true;
     end if;
     for v_registration in
         select r.* from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
-        where r.client_id = has_news.client_id and s.state = 'active'
+        where r.registration_id = any (has_news.registration_ids) and s.state = 'active'
     loop
         v_batch := (pgps_internal.position_of(v_registration.subscription_id)).acked_batch;
         if exists (select from pgps_internal.member m join pgps_internal.delivery d on d.class_id = m.class_id
@@ -30,9 +29,49 @@ begin
     return false;
 end
 $$;
-comment on function pgps_internal.has_news(bigint) is
-'False when a client has completed the occurrence that it received last, and its queued registrations have nothing new;
+comment on function pgps_internal.has_news(bigint[]) is
+'False when the occurrences received last of these registrations are completed, and the queued ones have nothing new;
 true when they may have';
+
+create or replace function pgps_internal.best_occurrence(
+    registration_ids bigint[], event_name text, next pgps_internal.client_mark[]
+) returns pgps_internal.client_mark
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_registration pgps_internal.registration;
+    v_found pgps_internal.client_mark;
+    v_best pgps_internal.client_mark;
+    v_upto bigint;
+begin
+    for v_registration in
+        select r.* from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
+        where r.registration_id = any (best_occurrence.registration_ids)
+            and (best_occurrence.event_name is null
+                or r.event_name in (best_occurrence.event_name, lower(best_occurrence.event_name collate "C")))
+            and s.state = 'active'
+    loop
+        perform pgps_internal.hold_subscription(v_registration.subscription_id, v_registration.event_name);
+        v_upto := (pgps_internal.last_batch()).batch_id;
+        select n.* into v_found from unnest(best_occurrence.next) n
+        where n.registration_id = v_registration.registration_id;
+        if not found then
+            v_found := pgps_internal.next_occurrence(v_registration);
+        end if;
+        if v_found.first_event is null then
+            perform pgps_internal.pass_others(v_registration, v_upto);
+        elsif v_best.batch_id is null
+            or (v_found.batch_id, v_found.first_event) < (v_best.batch_id, v_best.first_event) then
+            v_best := v_found;
+        end if;
+    end loop;
+    return v_best;
+end
+$$;
+comment on function pgps_internal.best_occurrence(bigint[], text, pgps_internal.client_mark[]) is
+'The next occurrence of these registrations in delivery order, of those with the event name (null: all); null when there
+is none. next: what is known to be the next one of some of them. Takes their turns';
 
 create or replace function pgps_internal.receive_event(caller name, args jsonb, checkpoint bytea) returns jsonb
 language plpgsql
@@ -42,48 +81,34 @@ declare
     v_client pgps_internal.client;
     v_name text := case when args ->> 'event_name' ~ '\*$' then args ->> 'event_name' else
         case when args ->> 'event_name' is not null then pgps_internal.fold(args ->> 'event_name') end end;
-    v_registration pgps_internal.registration;
-    v_found pgps_internal.client_mark;
     v_best pgps_internal.client_mark;
-    v_upto bigint;
-    v_next pgps_internal.client_mark;
+    v_among bigint[];
+    v_next pgps_internal.client_mark[];
 begin
     perform pgps_internal.require_read_committed();
     v_client := pgps_internal.look_session(caller, args);
-    if receive_event.checkpoint is null and not pgps_internal.has_news(v_client.client_id) and (v_name is null
+    v_among := pgps_internal.among(v_client.client_id, args);
+    if receive_event.checkpoint is null and not pgps_internal.has_news(v_among) and (v_name is null
             or exists (select from pgps_internal.registration r
-                where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C"))
+                where r.registration_id = any (v_among) and r.event_name in (v_name, lower(v_name collate "C"))
                     and r.mode = 'queued')) then
         -- A call that finds nothing does not take the client's turn, since locking a row is a write.
         return null;
     end if;
     v_client := pgps_internal.enter_session(caller, args);
-    v_next := pgps_internal.complete(pgps_internal.last_mark(v_client.client_id));
+    v_among := pgps_internal.among(v_client.client_id, args);
+    v_next := pgps_internal.complete_all(
+        array(select m from pgps_internal.last_marks(v_among) m where not m.completed));
     perform pgps_internal.keep_checkpoint(v_client.client_id, 'event', receive_event.checkpoint);
     if v_name is not null and not exists (select from pgps_internal.registration r
-            where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C"))
+            where r.registration_id = any (v_among) and r.event_name in (v_name, lower(v_name collate "C"))
                 and r.mode = 'queued') then
         raise exception 'client "%" is not registered for "%" in mode queued', v_client.name, args ->> 'event_name'
         using errcode = '42704',
             hint = format('First: select * from pgps.register_for_event(%L, %L)', quote_ident(v_client.name),
             args ->> 'event_name');
     end if;
-    for v_registration in
-        select r.* from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
-        where r.client_id = v_client.client_id
-            and (v_name is null or r.event_name in (v_name, lower(v_name collate "C"))) and s.state = 'active'
-    loop
-        perform pgps_internal.hold_subscription(v_registration.subscription_id, v_registration.event_name);
-        v_upto := (pgps_internal.last_batch()).batch_id;
-        v_found := case when v_next.registration_id = v_registration.registration_id then v_next
-            else pgps_internal.next_occurrence(v_registration) end;
-        if v_found.first_event is null then
-            perform pgps_internal.pass_others(v_registration, v_upto);
-        elsif v_best.batch_id is null
-            or (v_found.batch_id, v_found.first_event) < (v_best.batch_id, v_best.first_event) then
-            v_best := v_found;
-        end if;
-    end loop;
+    v_best := pgps_internal.best_occurrence(v_among, v_name, v_next);
     if v_best.first_event is not null then
         perform pgps_internal.note_mark(v_best, false);
     end if;
@@ -122,7 +147,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_client pgps_internal.client := pgps_internal.enter_session(caller, args);
-    v_mark pgps_internal.client_mark := pgps_internal.last_mark(v_client.client_id);
+    v_mark pgps_internal.client_mark := pgps_internal.last_mark(pgps_internal.among(v_client.client_id, args));
 begin
     v_mark.attempt := v_mark.attempt + 1;
     if v_mark.first_event is not null and not v_mark.completed then
@@ -139,7 +164,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_client pgps_internal.client := pgps_internal.enter_session(caller, args);
-    v_mark pgps_internal.client_mark := pgps_internal.last_mark(v_client.client_id);
+    v_mark pgps_internal.client_mark := pgps_internal.last_mark(pgps_internal.among(v_client.client_id, args));
 begin
     perform pgps_internal.complete(v_mark),
         pgps_internal.keep_checkpoint(v_client.client_id, 'event', commit_event.checkpoint);
@@ -154,10 +179,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_registration pgps_internal.registration;
-    v_mark pgps_internal.client_mark := pgps_internal.last_mark((pending_event.client).client_id);
+    v_mark pgps_internal.client_mark
+        := pgps_internal.last_mark(pgps_internal.among((pending_event.client).client_id, '{}'));
 begin
-    if not v_mark.completed and
-        exists (select from pgps_internal.registration r where r.registration_id = v_mark.registration_id) then
+    if not v_mark.completed then
         return format('event %s', v_mark.first_event);
     end if;
     for v_registration in select r.* from pgps_internal.registration r
@@ -179,7 +204,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_client pgps_internal.client := pgps_internal.look_session(caller, args);
-    v_mark pgps_internal.client_mark := pgps_internal.last_mark(v_client.client_id);
+    v_mark pgps_internal.client_mark := pgps_internal.last_mark(pgps_internal.among(v_client.client_id, args));
     v_subscription pgps_internal.subscription;
     v_after bigint := coalesce((args ->> 'after')::bigint, 0);
     v_max integer := pgps_internal.limit_of(args, 'max_tuples');

@@ -46,35 +46,35 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A mark that is kept for its registration gets a later number here. So the newest of its client, and the
-    -- newest that was completed, are written again behind it: they stay the newest.
+    -- A mark that is kept gets a later number here. So those that are newer than it for its client or its registration
+    -- are written again behind it: they stay the newest.
     execute format('insert into pgps_internal.client_mark (client_id, registration_id, batch_id, type_id, '
         'xid, lo, hi, first_event, last_event, tuples, attempt, completed)
         with kept as materialized (
-            select o.* from %s o join pgps_internal.client c using (client_id)
-            where not exists (select from pgps_internal.client_mark n where n.client_id = o.client_id and '
-                'n.mark_id > o.mark_id)
-                or o.completed and not exists (select from pgps_internal.client_mark n
+            select o.mark_id, o.client_id, o.registration_id from %s o join pgps_internal.client c using (client_id)
+            where o.completed and not exists (select from pgps_internal.client_mark n
                     where n.client_id = o.client_id and n.completed and n.mark_id > o.mark_id)
-                or o.completed and exists (select from pgps_internal.registration r
-                    where r.registration_id = o.registration_id)
+                or exists (select from pgps_internal.registration r where r.registration_id = o.registration_id)
                     and not exists (select from pgps_internal.client_mark n where n.registration_id = '
-                        'o.registration_id and n.completed and n.mark_id > o.mark_id)
+                        'o.registration_id and n.completed >= o.completed and n.mark_id > o.mark_id)
+        ),
+        of_client as materialized (
+            select k.mark_id, k.registration_id from kept k
+            union
+            select n.mark_id, n.registration_id from (select distinct k.client_id from kept k) d
+            cross join lateral (select x.mark_id, x.registration_id from pgps_internal.client_mark x
+                where x.client_id = d.client_id and x.completed order by x.mark_id desc limit 1) n
+        ),
+        again as (
+            select k.mark_id from of_client k
+            union
+            select n.mark_id from (select distinct k.registration_id from of_client k) d
+            cross join lateral (select x.mark_id from pgps_internal.client_mark x
+                where x.registration_id = d.registration_id order by x.mark_id desc limit 1) n
         )
         select m.client_id, m.registration_id, m.batch_id, m.type_id, m.xid, m.lo, m.hi, m.first_event, '
             'm.last_event, m.tuples, m.attempt, m.completed
-        from (
-            select k.* from kept k
-            union all
-            select n.* from (select distinct k.client_id from kept k) d
-            cross join lateral (
-                select max(x.mark_id) as newest from pgps_internal.client_mark x where x.client_id = d.client_id
-                union
-                select max(x.mark_id) from pgps_internal.client_mark x
-                where x.client_id = d.client_id and x.completed) w
-            join pgps_internal.client_mark n on n.client_id = d.client_id and n.mark_id = w.newest
-            where not exists (select from kept k where k.mark_id = n.mark_id)
-        ) m
+        from again a join pgps_internal.client_mark m using (mark_id)
         order by m.mark_id', carry_over_marks.segment);
 end
 $$;

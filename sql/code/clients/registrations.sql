@@ -106,6 +106,10 @@ declare
     v_registration pgps_internal.registration;
 begin
     if make_registration.mode = 'queued' then
+        -- Somebody may have had a subscription of such a name before they were refused.
+        while exists (select from pgps_internal.subscription s where s.name = 'pgps_registration_' || v_id) loop
+            v_id := nextval(pg_get_serial_sequence('pgps_internal.registration', 'registration_id'));
+        end loop;
         insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority,
             max_attempts, handler)
         values ('pgps_registration_' || v_id, (make_registration.client).owner, v_event_name, v_pattern,

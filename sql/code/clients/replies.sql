@@ -2,7 +2,7 @@
 -- Writes: pgps_entry.client_calls, reply_mark.
 
 create or replace function pgps_internal.last_reply_mark(client_id bigint) returns pgps_internal.reply_mark
-language plpgsql stable
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -18,7 +18,7 @@ comment on function pgps_internal.last_reply_mark(bigint) is
 first';
 
 create or replace function pgps_internal.describe_reply(client_id bigint, request_id bigint) returns jsonb
-language sql stable
+language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
     select to_jsonb(p) || jsonb_build_object('sent_at',
@@ -95,11 +95,12 @@ $$;
 comment on function pgps_internal.commit_receive(name, jsonb, bytea) is 'See pgps.commit_receive';
 
 create or replace function pgps_internal.fetch_reply(caller name, args jsonb) returns jsonb[]
-language plpgsql stable
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_client pgps_internal.client := pgps_internal.look_session(caller, args);
+    v_received bigint := (pgps_internal.last_reply_mark(v_client.client_id)).received;
     v_after bigint := coalesce((args ->> 'after')::bigint, 0);
     v_max integer := pgps_internal.limit_of(args, 'max_rows');
 begin
@@ -109,7 +110,7 @@ begin
         join pgps_internal.reply_rows c using (request_no)
         cross join lateral unnest(c.payloads) with ordinality u(payload, place)
         where p.client_id = v_client.client_id
-            and p.request_id = (pgps_internal.last_reply_mark(v_client.client_id)).received
+            and p.request_id = v_received
             -- A chunk has at most 1,000 rows: no other chunk can have a row that is asked for.
             and c.upto > v_after and c.upto <= v_after + v_max + 1000
             and c.from_row + u.place - 1 > v_after and c.from_row + u.place - 1 <= v_after + v_max

@@ -104,7 +104,7 @@ Errors: 42704, 42501, 08003, 22023, 25001.';
 
 drop function if exists pgps.claim_request(), pgps.pending_requests(), pgps_internal.waiting_requests();
 create or replace function pgps_internal.waiting_requests(besides name[] = null) returns setof pgps_internal.request
-language sql stable rows 10
+language sql volatile rows 10
 set search_path = pg_catalog, pg_temp
 as $$
     select r.* from pgps_internal.client_turn t

@@ -13,7 +13,8 @@ select c.name, pg_get_userbyid(c.owner) as owner,
     c.holder is not null and pgps._is_alive(c.holder) as connected,
     c.session, c.pid, c.address, c.connected_at, c.disconnected, s.last_sent_request,
     k.received as last_received_request,
-    k.committed as last_committed_request, e.last_received_event, f.last_committed_event,
+    k.committed as last_committed_request,
+    coalesce(e.last_received_event, f.last_committed_event) as last_received_event, f.last_committed_event,
     coalesce((select w.events from pgps_internal.occurrences_waiting w where w.client_id = c.client_id),
         0) as pending_events,
     (select count(*) from pgps_internal.reply p where p.client_id = c.client_id
@@ -34,8 +35,10 @@ left join lateral (select r.request_id as last_sent_request from pgps_internal.r
     order by r.request_id desc limit 1) s on true
 left join lateral (select m.received, m.committed from pgps_internal.reply_mark m where m.client_id = c.client_id
     order by m.mark_id desc limit 1) k on true
-left join lateral (select m.first_event as last_received_event from pgps_internal.client_mark m
-    where m.client_id = c.client_id order by m.mark_id desc limit 1) e on true
+left join lateral (select m.first_event as last_received_event from pgps_internal.registration r
+    cross join lateral (select n.mark_id, n.first_event, n.completed from pgps_internal.client_mark n
+        where n.registration_id = r.registration_id order by n.mark_id desc limit 1) m
+    where r.client_id = c.client_id and not m.completed order by m.mark_id desc limit 1) e on true
 left join lateral (select m.first_event as last_committed_event from pgps_internal.client_mark m
     where m.client_id = c.client_id and m.completed
     order by m.mark_id desc limit 1) f on true
@@ -51,15 +54,22 @@ select c.name as client, r.event_name, r.mode, r.style, r.state, r.reason, s.nam
             join pgps_internal.event_type e using (type_id)
             where t.registration_id = r.registration_id and has_table_privilege(c.owner::oid, e.endpoint::oid, 'select')
                 order by 1) end as channels,
-    r.attempts, r.due_at as next_attempt_at, r.registered_at
+    r.attempts, r.due_at as next_attempt_at, r.registered_at, r.registration_id as registration,
+    e.first_event as last_received_event, f.first_event as last_committed_event
 from pgps_internal.registration r
 join pgps_internal.client c using (client_id)
 left join pgps_internal.subscription s using (subscription_id)
+left join lateral (select m.first_event from pgps_internal.client_mark m where m.registration_id = r.registration_id
+    order by m.mark_id desc limit 1) e on true
+left join lateral (select m.first_event from pgps_internal.client_mark m where m.registration_id = r.registration_id
+    and m.completed
+    order by m.mark_id desc limit 1) f on true
 where pg_has_role(current_user, c.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.registrations is
 'What the reader''s clients are registered for, all registrations for pgps_admin. state: valid, or invalid with a reason
 (a direct client that was not reached); attempts: how often pushing direct events has failed since the client was last
-reached; channels: what to LISTEN to.';
+reached; channels: what to LISTEN to; last_received_event, last_committed_event: of a queued one, the occurrence
+that was received last and the one that was completed last.';
 
 create or replace view pgps.requests with (security_barrier) as
 select c.name as client, r.request_id, pg_get_userbyid(r.role) as role, r.sent_at,

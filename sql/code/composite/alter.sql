@@ -35,7 +35,8 @@ as $$
 declare
     v_args jsonb := pg_catalog.jsonb_build_object('name', alter_composite_event.name,
         'enabled', alter_composite_event.enabled, 'max_open', alter_composite_event.max_open,
-        'lateness', alter_composite_event.lateness, 'filter', alter_composite_event.filter);
+        'lateness', alter_composite_event.lateness, 'filter', alter_composite_event.filter,
+        'schemas', pg_catalog.current_schemas(false));
 begin
     if alter_composite_event.filter is not null then
         perform pgps.check_composite(pgps._call('altered', v_args));
@@ -46,7 +47,29 @@ $$;
 comment on function pgps.alter_composite_event(text, boolean, integer, interval, text) is
 'Changes a composite event; what is null stays. enabled: false stops its detection, true goes on where it was, also
 after it was suspended, or the predicate of a leaf was. filter: '''' takes it away. What is open stays open. Needs to
-own it, or pgps_admin. Errors: 42704, 42501, 22023, and those of pgps.create_composite_event for lateness and filter.';
+own it; pgps_admin may change the rest of anybody''s, and take the filter away. A new filter is planned and runs in the
+settings of the session that gave it (search_path, time zone, date style). Errors: 42704, 42501, 22023, and those of
+pgps.create_composite_event for lateness and filter.';
+
+create or replace function pgps_internal.require_own_filter(
+    caller name, composite pgps_internal.composite, args jsonb
+) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A filter runs with the owner's rights, so only a role that has them may set one.
+    if args ->> 'filter' <> '' and not coalesce((select pg_has_role(require_own_filter.caller, r.oid, 'usage')
+        from pg_roles r where r.oid = (require_own_filter.composite).owner::oid), false) then
+        raise exception 'the filter of composite event "%" runs with the rights of role %', args ->> 'name',
+            (require_own_filter.composite).owner
+        using errcode = '42501', hint = format('Become a member of role %s, or create one of your own.',
+            (require_own_filter.composite).owner);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_own_filter(name, pgps_internal.composite, jsonb) is
+'Raises 42501 where a role gives a composite event a filter without the rights of its owner, with which it runs';
 
 create or replace function pgps_internal.altered_args(composite pgps_internal.composite, args jsonb) returns jsonb
 language sql stable
@@ -63,11 +86,16 @@ comment on function pgps_internal.altered_args(pgps_internal.composite, jsonb) i
 'The arguments of a composite event with what pgps.alter_composite_event changes';
 
 create or replace function pgps_internal.do_altered(caller name, args jsonb) returns jsonb
-language sql
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-    select pgps_internal.describe(c.owner::text::name, pgps_internal.altered_args(c, args))
-    from pgps_internal.find_composite(caller, args ->> 'name') c
+declare
+    v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
+begin
+    perform pgps_internal.require_own_filter(caller, v_composite, args);
+    return pgps_internal.describe(pg_get_userbyid(v_composite.owner::oid),
+        pgps_internal.altered_args(v_composite, args));
+end
 $$;
 comment on function pgps_internal.do_altered(name, jsonb) is
 'What a composite event would be; see pgps.alter_composite_event';
@@ -82,10 +110,11 @@ declare
 begin
     v_composite.given := pgps_internal.given_of(redefine.args);
     v_composite.state_id := nextval('pgps_internal.composite_state_seq');
-    v_composite.parsed := pgps_internal.describe((v_composite.owner)::text::name, redefine.args);
+    v_composite.parsed := pgps_internal.describe(pg_get_userbyid((v_composite.owner)::oid), redefine.args);
     perform pgps_internal.take_state_over(redefine.composite, v_composite);
     update pgps_internal.composite c set max_open = (redefine.args ->> 'max_open')::integer,
         lateness = (redefine.args ->> 'lateness')::interval, filter = redefine.args ->> 'filter',
+        filter_environment = coalesce(redefine.args -> 'filter_environment', c.filter_environment),
         given = v_composite.given, parsed = v_composite.parsed, state_id = v_composite.state_id
     where c.composite_id = v_composite.composite_id returning * into v_composite;
     perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
@@ -119,7 +148,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
-    v_args jsonb := pgps_internal.altered_args(v_composite, args);
+    v_args jsonb;
 begin
     if args ->> 'enabled' is null and args ->> 'max_open' is null and args ->> 'lateness' is null
         and args ->> 'filter' is null then
@@ -128,6 +157,10 @@ begin
     end if;
     perform pgps_internal.hold_composite(v_composite.composite_id);
     v_composite := pgps_internal.find_composite(caller, args ->> 'name');
+    perform pgps_internal.require_own_filter(caller, v_composite, args);
+    v_args := pgps_internal.altered_args(v_composite, args) || case when args ->> 'filter' is null then '{}'
+        else jsonb_build_object('filter_environment',
+            pgps_internal.current_environment(args -> 'schemas', args ->> 'filter')) end;
     update pgps_internal.composite c set enabled = coalesce((args ->> 'enabled')::boolean, c.enabled),
         last_error = case when args ->> 'enabled' is null then c.last_error end
     where c.composite_id = v_composite.composite_id;
@@ -135,7 +168,8 @@ begin
         -- Leaves whose predicate failed too often, too: what came meanwhile is asked for where they are asked.
         perform pgps_internal.make_active(s, false)
         from pgps_internal.composite_leaf l join pgps_internal.subscription s using (subscription_id)
-        where l.composite_id = v_composite.composite_id and s.state = 'suspended' order by l.leaf;
+        where l.composite_id = v_composite.composite_id and (s.state = 'suspended' or s.last_error is not null)
+        order by l.leaf;
     end if;
     if args ->> 'max_open' is not null or args ->> 'lateness' is not null or args ->> 'filter' is not null then
         perform pgps_internal.change_parts(pgps_internal.redefine(v_composite, v_args));
@@ -166,6 +200,9 @@ declare
         else jsonb_build_array(forget_open.key) end;
     v_keys text[];
     v_open bigint;
+    -- What no key divides has one clock.
+    v_ticks boolean := v_composite.is_ticking and v_composite.partition_by is null
+        and (forget_open.key is null or v_key = '[]');
 begin
     select array_agg(distinct k.key) into v_keys from pgps_internal.key_now k
     where k.state_id = v_composite.state_id
@@ -173,13 +210,21 @@ begin
     select count(*) into v_open from pgps_internal.open_now o
     where o.state_id = v_composite.state_id and o.key = any (v_keys);
     insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, live)
-    select v_composite.state_id, k, 0, 0, 0, 0, '{}' from unnest(v_keys) k;
+    select v_composite.state_id, k, 0, 0, 0, 0, '{}' from unnest(v_keys) k where not v_ticks;
+    -- It goes on where the last step has ended: ticks of that time are still to come.
+    insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
+    select v_composite.state_id, '[]', nextval('pgps_internal.composite_row_seq'), 1, 0, 0, h.due - 1, h.due, '{}'
+    from (
+        select coalesce(((h.step).ordering ->> 'frontier')::bigint,
+            pgps_internal.microseconds(v_composite.began_at)) as due
+        from pgps_internal.share_now h where v_ticks and h.composite_id = v_composite.composite_id) h;
     -- A step of each share, so that no session goes on with what it has in memory.
     insert into pgps_internal.composite_step (composite_id, share, state_id, batch_id, ordering, heard, idle_at, open,
         keys, detected, late, given_up, stepped_at)
     select h.composite_id, h.share, v_composite.state_id, h.reached, coalesce((h.step).ordering, 'null'),
         (h.step).heard, (h.step).idle_at, coalesce((h.step).open, 0) - case h.share when 0 then v_open else 0 end,
-        coalesce((h.step).keys, 0) - case h.share when 0 then coalesce(cardinality(v_keys), 0) else 0 end,
+        coalesce((h.step).keys, 0) + case h.share when 0 then v_ticks::integer - coalesce(cardinality(v_keys), 0)
+            else 0 end,
         coalesce((h.step).detected, 0), coalesce((h.step).late, 0), coalesce((h.step).given_up, 0),
         pgps_internal.clock()
     from pgps_internal.share_now h where h.composite_id = v_composite.composite_id;

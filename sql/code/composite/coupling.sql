@@ -25,6 +25,47 @@ $$;
 comment on function pgps_internal.types_of_rule(pgps_internal.event_type) is
 'The event types whose events a rule on a type is about: the leaves of a composite event, any other type itself';
 
+create or replace function pgps_internal.require_coupling_right(
+    role name, event_type pgps_internal.event_type
+) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pg_has_role(require_coupling_right.role, 'pgps_admin', 'usage')
+        and not pg_has_role(require_coupling_right.role, (require_coupling_right.event_type).owner::oid, 'usage') then
+        raise exception 'role "%" may not run rules in transactions that publish event type "%"',
+            require_coupling_right.role, (require_coupling_right.event_type).name
+        using errcode = '42501', hint = format('Become a member of role %s or of pgps_admin, or use the coupling '
+            'detached.', (require_coupling_right.event_type).owner);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_coupling_right(name, pgps_internal.event_type) is
+'Raises 42501 for a role whose code may not run in the transactions that publish events of a type';
+
+create or replace function pgps_internal.require_coupled_owner(
+    rule pgps_internal.coupled_rule, owner name
+) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = (require_coupled_owner.rule).type_id;
+    if not has_table_privilege(require_coupled_owner.owner, v_type.endpoint, 'select') then
+        raise exception 'role "%" may not subscribe to event type "%"', require_coupled_owner.owner, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant select on %s to %I', v_type.endpoint,
+            require_coupled_owner.owner);
+    end if;
+    perform pgps_internal.require_coupling_right(require_coupled_owner.owner, t)
+    from pgps_internal.types_of_rule(v_type) t;
+end
+$$;
+comment on function pgps_internal.require_coupled_owner(pgps_internal.coupled_rule, name) is
+'Raises 42501 for a role that may not own a rule that runs in the publisher''s transaction';
+
 create or replace function pgps_internal.check_coupling(caller name, args jsonb, event_type pgps_internal.event_type)
 returns void
 language plpgsql stable
@@ -54,13 +95,8 @@ begin
             raise exception 'composite event "%" is made of composite event "%", which no transaction publishes',
                 (check_coupling.event_type).name, v_type.name
             using errcode = '0A000', hint = 'Write its expression in place of its name, or use the coupling detached.';
-        elsif not pg_has_role(check_coupling.caller, 'pgps_admin', 'usage')
-            and not pg_has_role(check_coupling.caller, v_type.owner::oid, 'usage') then
-            raise exception 'role "%" may not run rules in transactions that publish event type "%"',
-                check_coupling.caller, v_type.name
-            using errcode = '42501', hint = format('Become a member of role %s or of pgps_admin, or use the coupling '
-                'detached.', v_type.owner);
         end if;
+        perform pgps_internal.require_coupling_right(check_coupling.caller, v_type);
     end loop;
 end
 $$;

@@ -47,12 +47,13 @@ comment on function pgps.create_composite_event(text, text, text, text, interval
 about (Snoop). expression: the pattern, for example ''deposit d ; withdrawal w''. context: unrestricted, recent,
 chronicle, continuous or cumulative. partition_by: an attribute that each leaf has, or one for each leaf; each key is
 detected for itself. within: how long an occurrence may take. filter: SQL over the aliases of the leaves. attributes:
-''symbol text = a.symbol, …''; besides it has starts_at, ends_at, detected_at and constituents. scope: local, or global
-over links. time_basis: arrival, or event = the types'' time attribute, with lateness. start: now or earliest. max_open:
-open occurrences for each key, null = 10,000. The rest: as pgps.create_event_type. Needs SELECT on each leaf; it is
-advertised in the caller''s name, and nobody else publishes it. Errors: 42601 syntax, 42703, 42704, 42710, 42804
-partition keys of several types, 22023 what makes no sense or would be kept for ever, 54000 a limit, 42501, 55000 a leaf
-is not advertised, and PostgreSQL''s own for predicates, filter and attributes.';
+''symbol text = a.symbol, …''; besides it has starts_at, ends_at, detected_at and constituents. scope: global asks for
+events of other brokers over links, local takes those that are known here. time_basis: arrival, or event = the types''
+time attribute, with lateness. start: now or earliest. max_open: open occurrences for each key, null = 10,000. The rest:
+as pgps.create_event_type. Needs SELECT on each leaf; it is advertised in the caller''s name, and nobody else publishes
+it. Errors: 42601 syntax, 42703, 42704, 42710, 42804 partition keys of several types, 22023 what makes no sense or would
+be kept for ever, 54000 a limit, 42501, 55000 a leaf is not advertised, and PostgreSQL''s own for predicates, filter and
+attributes.';
 
 create or replace function pgps_internal.check_composite_args(caller name, args jsonb) returns void
 language plpgsql stable
@@ -120,7 +121,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
-    v_name text := pgps_internal.check_name(args ->> 'name', 'event type');
+    v_name text := pgps_internal.check_new_name(caller, args ->> 'name', 'event type');
     v_parsed jsonb := pgps_internal.describe(caller, args);
 begin
     perform pgps_internal.check_composite_args(caller, args);

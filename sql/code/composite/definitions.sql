@@ -303,6 +303,8 @@ declare
     v_names jsonb := jsonb_build_object('composite_id', (pieces_of_composite.composite).composite_id, 'settings',
         pgps_internal.environment_clause((pieces_of_composite.composite).environment));
     v_parsed jsonb := (pieces_of_composite.composite).parsed;
+    v_filter text := pgps_internal.environment_clause(coalesce((pieces_of_composite.composite).filter_environment,
+        (pieces_of_composite.composite).environment));
     v_condition jsonb;
     v_place bigint;
 begin
@@ -311,7 +313,7 @@ begin
         return next pgps_internal.write_function('pgps_internal.composite_test_{composite_id}_{place}',
             $head$(pgps_given text) returns table (pgps_n bigint, pgps_ok boolean)
             language plpgsql stable security definer {settings}$head$, pgps_internal.asking_body(),
-            v_names || jsonb_build_object('place', v_place,
+            v_names || jsonb_build_object('place', v_place, 'settings', v_filter,
                 'query', pgps_internal.write_test(v_parsed, v_condition)), (pieces_of_composite.composite).owner);
     end loop;
     if jsonb_array_length(v_parsed -> 'attributes') > 0 then

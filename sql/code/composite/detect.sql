@@ -311,7 +311,8 @@ whether it stopped before it was done. The caller has the turn of detection, or 
 
 create or replace function pgps_internal.detect_here() returns void
 language plpgsql
-set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres' set enable_bitmapscan = on
+set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex' set enable_bitmapscan = on
 as $$
 begin
     perform pgps_internal.hold_detection();
@@ -325,6 +326,7 @@ create or replace function pgps.detect(shared boolean = false) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex'
 set plan_cache_mode = force_generic_plan
 as $$
 begin
@@ -354,6 +356,7 @@ create or replace function pgps.detect_share(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex'
 set plan_cache_mode = force_generic_plan
 as $$
 begin

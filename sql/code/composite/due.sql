@@ -24,15 +24,66 @@ comment on view pgps_internal.share_now is
 'Each share of a composite event with its last step (null before the first) and the batch up to which it has come';
 
 create or replace view pgps_internal.composite_behind as
-select l.composite_id, min(case when not c.is_active or c.is_pending then c.suspended_batch
-    when g.in_lane then (select p.batch_id from pgps_internal.lane_place p where p.owner = c.owner) end) as upto
+select l.composite_id, min(case when not c.is_active or c.is_pending then least(c.suspended_batch, u.from_batch)
+    -- A lane moves only where it has something to do: what comes before that is matched.
+    when g.in_lane then (select n.batch_id - 1 from pgps_internal.lane_place p
+        cross join lateral (select b.batch_id from pgps_internal.batch_type b
+            where b.type_id = c.type_id and b.batch_id > greatest(p.batch_id, g.from_batch) and b.events > 0
+            order by b.batch_id limit 1) n
+        where p.owner = c.owner)
+    else u.from_batch end) as upto
 from pgps_internal.composite_leaf l join pgps_internal.member m using (subscription_id)
 join pgps_internal.class c on c.class_id = m.class_id
 left join pgps_internal.signature g on g.signature_id = c.signature_id
-where g.in_lane or not c.is_active or c.is_pending
+left join pgps_internal.unasked u on u.signature_id = c.signature_id
+where g.in_lane or not c.is_active or c.is_pending or u.signature_id is not null
 group by l.composite_id;
 comment on view pgps_internal.composite_behind is
-'Up to which batch the filters of leaves have been asked, where they may be behind: in lanes, and when suspended';
+'Up to which batch the filters of leaves have been asked, where they may be behind: in lanes, when suspended, and when
+nobody asks them; null where the lanes have asked about all';
+
+create or replace function pgps_internal.whole_upto(batch_id bigint, last bigint) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_batch pgps_internal.batch;
+    v_end bigint;
+begin
+    select b.* into v_batch from pgps_internal.batch b where b.batch_id = whole_upto.batch_id;
+    if not found then
+        return whole_upto.batch_id;
+    end if;
+    -- Only parts of one transaction have the same snapshots and the same end (large.sql).
+    v_end := coalesce((select b.batch_id - 1 from pgps_internal.batch b
+            where b.batch_id > v_batch.batch_id
+                and (b.snapshot::text <> v_batch.snapshot::text or b.upto is distinct from v_batch.upto)
+            order by b.batch_id limit 1), (pgps_internal.last_batch()).batch_id);
+    if v_end <= whole_upto.last then
+        return v_end;
+    end if;
+    return coalesce((select b.batch_id from pgps_internal.batch b
+        where b.batch_id < v_batch.batch_id
+            and (b.snapshot::text <> v_batch.snapshot::text or b.upto is distinct from v_batch.upto)
+        order by b.batch_id desc limit 1), 0);
+end
+$$;
+comment on function pgps_internal.whole_upto(bigint, bigint) is
+'Up to which batch a step goes that is to go up to batch_id and to end in no transaction that is several batches: to the
+last one of these, or, where that is behind last, to the one before the first';
+
+create or replace function pgps_internal.is_transactional(composite_id bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Asked of steps alone that do not go to the newest batch.
+    return (select (c.parsed ->> 'transactional')::boolean from pgps_internal.composite c
+        where c.composite_id = is_transactional.composite_id);
+end
+$$;
+comment on function pgps_internal.is_transactional(bigint) is
+'True when a composite event has begin_transaction or commit, so that its steps take whole transactions';
 
 create or replace function pgps_internal.composites_due(
     last bigint, now timestamptz, most integer, seat integer = 0, seats integer = 1, among bigint[] = null,
@@ -43,13 +94,16 @@ as $$
 #variable_conflict use_column
 declare
     v_slow oid[] := case when composites_due.pace = 'quick' then pgps_internal.slow_owners() else '{}' end;
+    v_aside boolean := pgps_internal.were_set_aside();
 begin
     return query
     with c as materialized (
-        -- A lane may be behind, and a suspended filter is to be asked about what came meanwhile: nothing after that is
-        -- taken before, or it would come in another order.
+        -- A lane may be behind, a suspended filter is to be asked about what came meanwhile, an event type may be set
+        -- aside: nothing after that is taken before, or it would come in another order.
         select s.composite_id, s.share, (s.composite).state_id, s.step, s.reached,
-            least(composites_due.last, b.upto) as upto, pgps_internal.microseconds(composites_due.now) as now,
+            least(composites_due.last, b.upto, case when v_aside then pgps_internal.aside_upto(s.composite_id,
+                s.reached, least(composites_due.last, b.upto)) end) as upto,
+            pgps_internal.microseconds(composites_due.now) as now,
             (s.composite).is_timed and (s.composite).time_basis = 'arrival' as is_timed,
             (s.step).batch_id is null and (s.composite).is_ticking as is_new_clock
         from pgps_internal.share_now s
@@ -74,11 +128,16 @@ begin
                     where d.class_id = m.class_id and d.batch_id > greatest(c.reached, m.from_batch)
                         and d.batch_id <= c.upto order by d.batch_id limit composites_due.most + 1) d
                 where l.composite_id = c.composite_id) r) d
+    ),
+    e as (
+        select d.*, case when (d.next is not null or d.upto < composites_due.last)
+                and pgps_internal.is_transactional(d.composite_id)
+            then pgps_internal.whole_upto(coalesce(d.next, d.upto), d.upto) else coalesce(d.next, d.upto) end as goal
+        from d where d.has_events or d.upto = composites_due.last
     )
-    select d.composite_id, d.share, case when d.next is null then d.upto else d.next end,
-        d.next is null and d.upto = composites_due.last, (d.step).row_id
-    from d
-    where d.has_events or d.upto = composites_due.last and (
+    select d.composite_id, d.share, d.goal, d.next is null and d.upto = composites_due.last, (d.step).row_id
+    from e d
+    where d.has_events and d.goal > d.reached or d.upto = composites_due.last and (
         (d.step).idle_at <= composites_due.now
         or d.is_timed and (d.is_new_clock
             or exists (select from pgps_internal.composite_key k where k.state_id = d.state_id
@@ -174,6 +233,9 @@ begin
         select json_build_object('now', pgps_internal.microseconds(step_job.now),
             'code_seconds', pgps_internal.code_seconds(step_job.pace), 'pace', step_job.pace,
             'broker', (select p.broker from pgps_internal.progress p),
+            'late', case when pgps_internal.were_set_aside() then (
+                select pgps_internal.came_late(array_agg(c.composite_id), array_agg(c.reached), array_agg(c.upto))
+                from c) end,
             'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
             'composites', (select json_agg(json_build_object('subject', c.subject, 'composite_id', c.composite_id,
                 'share', c.share, 'shares', c.shares, 'state_id', c.state_id, 'version', c.state_id::text,
@@ -208,7 +270,7 @@ comment on function pgps_internal.step_job(bigint[], integer[], bigint[], boolea
 'What pgps_internal.detect_step takes: shares of composite events, their last steps, and up to which batch each goes';
 
 create or replace function pgps_internal.next_timer(slow boolean) returns double precision
-language plpgsql stable
+language plpgsql volatile
 as $$
 declare
     v_slow oid[] := case when next_timer.slow is null then '{}' else pgps_internal.slow_owners() end;
@@ -217,8 +279,10 @@ begin
             where c.time_basis = 'event' or c.is_timed) then
         return null;
     end if;
+    -- What is later than that was not to be done by who has just detected: it waits for a lane, for a leaf that is
+    -- suspended, or for an event type that is set aside, and not for the clock.
     return (
-        select extract(epoch from min(least(s.idle_at, pgps_internal.moment(k.due))) - pgps_internal.clock())
+        select extract(epoch from min(w.at) - pgps_internal.clock())
         from pgps_internal.composite c
         cross join pgps_internal.seat_here() t
         join pgps_internal.step_now s
@@ -227,7 +291,8 @@ begin
             and c.is_timed and c.time_basis = 'arrival'
             and k.due >= coalesce((s.ordering ->> 'frontier')::bigint, -4611686018427387904)
             order by k.due limit 1) k on true
-        where c.enabled and not c.is_held
+        cross join lateral (select least(s.idle_at, pgps_internal.moment(k.due)) as at offset 0) w
+        where c.enabled and not c.is_held and w.at > pgps_internal.clock() - interval '1 second'
             and (next_timer.slow is null or (c.runs_code and c.owner = any (v_slow)) = next_timer.slow));
 end
 $$;
@@ -242,7 +307,8 @@ as $$
 $$;
 comment on function pgps.next_timer() is
 'In how many seconds a composite event has something to do without an event, of those that this session has to detect;
-null when none has, below zero when it is due. Needs pgps_worker or pgps_admin.';
+null when none has, below zero when it is due. What has been due for a second is left out: who has just detected could
+not do it yet. Needs pgps_worker or pgps_admin.';
 
 revoke all on function pgps.next_timer() from public;
 grant execute on function pgps.next_timer() to pgps_worker, pgps_admin;

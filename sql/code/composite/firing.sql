@@ -40,6 +40,7 @@ comment on function pgps_internal.coupling_mark_of(text) is
 create or replace function pgps_internal.note_coupled() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex'
 set jit = off
 as $$
 declare
@@ -81,6 +82,7 @@ comment on function pgps_internal.note_coupled() is
 create or replace function pgps_internal.run_due_rules() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex'
 set jit = off
 as $$
 declare

@@ -27,7 +27,8 @@ as $$
     select l.leaf, p.broker, null::text, null::integer
     from l cross join pgps_internal.progress p
     where (places_of_leaves.composite).scope = 'local' or (l.source is null or l.broker = p.broker)
-        and exists (select from pgps_internal.advertisement a where a.type_id = l.type_id)
+        and exists (select from pgps_internal.advertisement a join pg_roles r on r.oid = a.role::oid
+            where a.type_id = l.type_id)
     union
     select l.leaf, o.name, n.name, n.neighbour_id
     from l join pgps_internal.carried f using (type_id)

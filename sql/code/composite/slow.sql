@@ -130,6 +130,7 @@ create or replace function pgps.detect_slow(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex'
 set plan_cache_mode = force_generic_plan
 as $$
 declare

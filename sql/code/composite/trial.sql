@@ -53,6 +53,49 @@ comment on function pgps_internal.do_trial(name, jsonb) is
 'What pgps.try_composite_event has to know of event types: their numbers, which of their events are in which batch, and
 which come from the clients of the sources';
 
+create or replace function pgps._trial_rows(leaf jsonb, place bigint, known jsonb, ids bigint[], since timestamptz,
+    until timestamptz, basis text)
+returns jsonb
+language plpgsql
+set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+as $$
+declare
+    v_name text := _trial_rows.leaf ->> 'type';
+    v_type jsonb := _trial_rows.known -> 'types' -> v_name;
+    v_some jsonb;
+begin
+    execute pg_catalog.format($query$
+        select coalesce(pg_catalog.to_jsonb(pg_catalog.array_agg(pg_catalog.jsonb_build_object(
+            'leaf', $1, 'type', $2, 'id', l.pgps_event_id,
+            'at', case when $6 = 'event' then l.pgps_time else l.pgps_published end,
+            'origin', coalesce(l.pgps_origin, $3), 'xid', l.pgps_xid::text::bigint, 'payload', l.pgps_payload,
+            'starts', l.pgps_starts, 'ends', l.pgps_ends))), '[]')
+        from (
+            select %1$s.pgps_event_id, %1$s.pgps_xid, (%1$s.pgps_statement).origin as pgps_origin,
+                (extract(epoch from (%1$s.pgps_statement).published_at) * 1000000)::bigint as pgps_published,
+                (%1$s.pgps_statement).published_at as pgps_at,
+                (pg_catalog.to_jsonb(%1$s.*) - 'pgps_event_id' - 'pgps_slot' - 'pgps_xid' - 'pgps_statement')::text
+                    as pgps_payload,
+                %2$s as pgps_time, %3$s
+            from pgps_entry.log_%4$s as %1$s where %1$s.pgps_event_id = any ($8)) l
+        where ($7 = '' or pgps._fits_moment($7, %4$s, l.pgps_xid, l.pgps_event_id))
+            and ($4 is null or l.pgps_at >= $4) and ($5 is null or l.pgps_at <= $5)$query$,
+        pg_catalog.quote_ident(v_name),
+        case when v_type ->> 'time' is null then 'null::bigint'
+            else pg_catalog.format('case when %1$I.%2$I < ''146000-01-01 00:00Z'' and %1$I.%2$I > ''-infinity'' '
+                'then (extract(epoch from %1$I.%2$I) * 1000000)::bigint end', v_name, v_type ->> 'time') end,
+        case when (v_type ->> 'is_interval')::boolean
+            then '(extract(epoch from starts_at) * 1000000)::bigint as pgps_starts, '
+                '(extract(epoch from ends_at) * 1000000)::bigint as pgps_ends'
+            else 'null::bigint as pgps_starts, null::bigint as pgps_ends' end, v_type ->> 'type_id')
+    using _trial_rows.place, v_name, _trial_rows.known ->> 'broker', _trial_rows.since, _trial_rows.until,
+        _trial_rows.basis, _trial_rows.leaf ->> 'moment', _trial_rows.ids into v_some;
+    return v_some;
+end
+$$;
+comment on function pgps._trial_rows(jsonb, bigint, jsonb, bigint[], timestamptz, timestamptz, text) is
+'Events of one leaf as a detector has them, among those of which the ids are given; see pgps.try_composite_event';
+
 create or replace function pgps._trial_events(parsed jsonb, known jsonb, since timestamptz, until timestamptz,
     basis text)
 returns jsonb
@@ -61,44 +104,18 @@ as $$
 declare
     v_leaf jsonb;
     v_place bigint;
-    v_type jsonb;
-    v_some jsonb;
+    v_ids bigint[];
     v_events jsonb := '[]';
 begin
     for v_leaf, v_place in select l, o - 1 from pg_catalog.jsonb_array_elements(_trial_events.parsed -> 'leaves')
         with ordinality x(l, o) loop
-        v_type := _trial_events.known -> 'types' -> (v_leaf ->> 'type');
-        -- The log as the caller may see it; the predicate runs with the caller's rights.
-        execute pg_catalog.format($query$
-            select coalesce(pg_catalog.to_jsonb(pg_catalog.array_agg(pg_catalog.jsonb_build_object(
-                'leaf', $1, 'type', $2, 'id', l.pgps_event_id,
-                'at', case when $6 = 'event' then l.pgps_time else l.pgps_published end,
-                'origin', coalesce(l.pgps_origin, $3), 'xid', l.pgps_xid::text::bigint, 'payload', l.pgps_payload,
-                'starts', l.pgps_starts, 'ends', l.pgps_ends))), '[]')
-            from (
-                select %1$s.pgps_event_id, %1$s.pgps_xid, (%1$s.pgps_statement).origin as pgps_origin,
-                    (extract(epoch from (%1$s.pgps_statement).published_at) * 1000000)::bigint as pgps_published,
-                    (%1$s.pgps_statement).published_at as pgps_at,
-                    (pg_catalog.to_jsonb(%1$s.*) - 'pgps_event_id' - 'pgps_slot' - 'pgps_xid' - 'pgps_statement')::text
-                        as pgps_payload,
-                    %2$s as pgps_time, %3$s
-                from pgps_entry.log_%4$s as %1$s where (%5$s
-                )) l
-            where ($7 = '' or pgps._fits_moment($7, %4$s, l.pgps_xid, l.pgps_event_id))
-                and ($4 is null or l.pgps_at >= $4) and ($5 is null or l.pgps_at <= $5)$query$,
-            pg_catalog.quote_ident(v_leaf ->> 'type'),
-            case when v_type ->> 'time' is null then 'null::bigint'
-                else pg_catalog.format('case when %1$I.%2$I < ''146000-01-01 00:00Z'' and %1$I.%2$I > ''-infinity'' '
-                    'then (extract(epoch from %1$I.%2$I) * 1000000)::bigint end', v_leaf ->> 'type',
-                    v_type ->> 'time') end,
-            case when (v_type ->> 'is_interval')::boolean
-                then '(extract(epoch from starts_at) * 1000000)::bigint as pgps_starts, '
-                    '(extract(epoch from ends_at) * 1000000)::bigint as pgps_ends'
-                else 'null::bigint as pgps_starts, null::bigint as pgps_ends' end,
-            v_type ->> 'type_id', coalesce(nullif(v_leaf ->> 'predicate', ''), 'true'))
-        using v_place, v_leaf ->> 'type', _trial_events.known ->> 'broker', _trial_events.since, _trial_events.until,
-            _trial_events.basis, v_leaf ->> 'moment' into v_some;
-        v_events := v_events || v_some;
+        -- The log as the caller may see it; the predicate runs with the caller's rights and settings.
+        execute pg_catalog.format(E'select coalesce(pg_catalog.array_agg(%1$s.pgps_event_id), ''{}'')\n'
+            'from pgps_entry.log_%2$s as %1$s where (%3$s\n)', pg_catalog.quote_ident(v_leaf ->> 'type'),
+            _trial_events.known -> 'types' -> (v_leaf ->> 'type') ->> 'type_id',
+            coalesce(nullif(v_leaf ->> 'predicate', ''), 'true')) into v_ids;
+        v_events := v_events || pgps._trial_rows(v_leaf, v_place, _trial_events.known, v_ids, _trial_events.since,
+            _trial_events.until, _trial_events.basis);
     end loop;
     return v_events;
 end
@@ -129,7 +146,7 @@ create or replace function pgps.try_composite_event(
     since timestamptz = null, until timestamptz = null
 ) returns setof jsonb
 language plpgsql
-set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex'
 as $$
 declare
     v_args jsonb := pg_catalog.jsonb_build_object('expression', try_composite_event.expression,
@@ -184,7 +201,8 @@ comment on function pgps.try_composite_event(text, text, text, interval, text, t
     timestamptz, timestamptz) is
 'What a composite event would have detected in the events that the broker still holds and the caller may see: one object
 for each occurrence. Creates nothing. since, until: published then; null = the first and now. The other arguments are
-those of pgps.create_composite_event. Errors: as there.';
+those of pgps.create_composite_event; as there, all of it is asked in the settings of the session (search_path, time
+zone, date style). Errors: as there.';
 
 create or replace function pgps_internal.explain_job(composite pgps_internal.composite, event_id bigint) returns jsonb
 language plpgsql stable
@@ -237,6 +255,7 @@ comment on function pgps_internal.explain_job(pgps_internal.composite, bigint) i
 create or replace function pgps_internal.do_explain_composite(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex'
 as $$
 declare
     v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
@@ -341,9 +360,11 @@ comment on function pgps.explain_composite_event(text, bigint) is
 paired, replaced, expired, given up, closed, or failed the filter. Told from the events that the broker still holds, by
 detecting in them again. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
-revoke all on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text), pgps._found_in(jsonb)
+revoke all on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text),
+    pgps._trial_rows(jsonb, bigint, jsonb, bigint[], timestamptz, timestamptz, text), pgps._found_in(jsonb)
 from public;
-grant execute on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text), pgps._found_in(jsonb),
+grant execute on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text),
+    pgps._trial_rows(jsonb, bigint, jsonb, bigint[], timestamptz, timestamptz, text), pgps._found_in(jsonb),
     pgps.try_composite_event(text, text, text, interval, text, text, text, interval, integer, timestamptz, timestamptz),
     pgps.explain_composite_event(text, bigint)
 to public;

@@ -9,14 +9,20 @@ select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.sc
     coalesce(b.events, 0)::bigint as lag, coalesce(s.open, 0) as open, coalesce(s.keys, 0) as keys,
     coalesce(s.detected, 0) as detected, coalesce(s.late, 0) as late, coalesce(s.given_up, 0) as given_up,
     case when c.owner::text = c.owner::oid::text then 'its owner was dropped'
-        else coalesce(w.last_error, case when c.is_held
-            then 'it waits: an event type that it reads is being changed or dropped in a transaction that is open' end,
+        else coalesce(case when w.is_suspended then w.last_error end, case when c.is_held
+            then 'it waits: an event type that it reads is being changed or dropped in a transaction that is open'
+            when exists (select from pgps_internal.set_aside a join pgps_internal.composite_leaf l using (type_id)
+                where l.composite_id = c.composite_id and a.batch_id is null)
+            then 'it waits: an event type that it reads is set aside (pgps.event_types)' end,
             c.last_error, f.error, case when c.enabled and c.runs_code and c.owner = any (o.slow)
-                then 'the filters and attributes of its owner are slow: it is detected apart from others' end)
+                then 'the filters and attributes of its owner are slow: it is detected apart from others' end,
+            w.last_error)
         end as last_error,
     c.attributes, c.time_basis, c.lateness, c.max_open, s.stepped_at, c.created_at,
-    c.start, t.reliability, t.persistent, t.handler, (select bool_and(q.auditable) from pgps_internal.queue q
-        where q.type_id = t.type_id) as auditable
+    c.start, t.reliability, t.persistent and t.reliability = 'guaranteed' as persistent, t.handler,
+    (select bool_and(q.auditable) from pgps_internal.queue q where q.type_id = t.type_id) as auditable,
+    c.environment || jsonb_build_object('timezone', coalesce(c.given ->> 'zone', c.environment ->> 'timezone'))
+        as settings
 from pgps_internal.composite c
 join pgps_internal.event_type t using (type_id)
 cross join (select array(select s.owner from pgps_internal.slow_detection s where s.is_slow) as slow) o
@@ -25,7 +31,7 @@ cross join lateral (select min(n.batch_id) as batch_id, sum(n.open)::bigint as o
     max(n.stepped_at) as stepped_at
     from pgps_internal.step_now n where n.composite_id = c.composite_id) s
 cross join lateral (select coalesce(bool_or(u.state <> 'active'), false) as is_suspended,
-    max(u.last_error) as last_error
+    coalesce(max(u.last_error) filter (where u.state <> 'active'), max(u.last_error)) as last_error
     from pgps_internal.composite_leaf l join pgps_internal.subscription u using (subscription_id)
     where l.composite_id = c.composite_id) w
 cross join lateral (select sum(d.events) as events
@@ -44,7 +50,7 @@ where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(cur
 comment on view pgps.composite_events is
 'Composite events that the reader may subscribe to or administer. expression: its normal form; lag: events of its leaves
 that are dispatched and not taken yet; open: open occurrences, in so many keys; detected, late, given_up: since it was
-created';
+created; settings: those of the session that created it which its predicates, filter and clock keep, such as timezone';
 
 create or replace function pgps.suspended_composite_events() returns table (name text, error text, hint text)
 language plpgsql stable security definer
@@ -92,17 +98,21 @@ join pgps_internal.event_type t using (type_id)
 join pgps_internal.open_now o using (state_id)
 join pgps_internal.key_now k on k.state_id = o.state_id and k.key = o.key
 cross join lateral (select 'epoch'::timestamptz
-    + trunc(o.start_at / 1267650600228229401496703205376)::bigint * interval '1 microsecond' as since) w
+    + trunc((o.data ->> 1)::numeric / 1267650600228229401496703205376)::bigint * interval '1 microsecond' as since) w
 -- An event is (serial, start, end, leaf and three more); a part of the expression holds those that it is made of.
 left join lateral (
     select v as event from jsonb_path_query(o.data::jsonb,
         'strict $.** ? (@.type() == "array" && @.size() == 7 && @[3].type() == "string")') v
     order by (v ->> 1)::numeric limit 1) e on true
-where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
+where pg_has_role(current_user, 'pgps_admin', 'usage') or has_table_privilege(current_user, t.endpoint, 'select')
+    -- A policy limits which occurrences a role may have; of what is open, nobody knows yet whether they are among them.
+    and (pg_has_role(current_user, c.owner::oid, 'usage') or not exists (select from pgps_internal.policy p
+        where p.type_id = t.type_id and pg_has_role(current_user, p.role::oid, 'usage')));
 comment on view pgps.open_occurrences is
 'What is open of composite events: events, or occurrences of parts of the expression (event_id null), that wait for what
 completes them. node: the sub-expression they are open in; role: as which of its operands; event_type: of the event that
-opened it, null for a tick of the clock';
+opened it, null for a tick of the clock. A role that a policy limits for the composite event sees nothing of it here,
+unless it owns it';
 
 create or replace view pgps.late_events with (security_barrier) as
 select t.name, l.event_id, e.name as event_type, l.at, l.reason, l.noted_at
@@ -110,8 +120,11 @@ from pgps_internal.composite_late l
 join pgps_internal.composite c using (composite_id)
 join pgps_internal.event_type t on t.type_id = c.type_id
 left join pgps_internal.event_type e on e.type_id = l.type_id
-where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
+where pg_has_role(current_user, 'pgps_admin', 'usage') or has_table_privilege(current_user, t.endpoint, 'select')
+    and (pg_has_role(current_user, c.owner::oid, 'usage') or not exists (select from pgps_internal.policy p
+        where p.type_id = t.type_id and pg_has_role(current_user, p.role::oid, 'usage')));
 comment on view pgps.late_events is
-'Events that composite events of the time basis event could not take, with the reason; kept for a week';
+'Events that composite events of the time basis event could not take, with the reason; kept for a week. A role that a
+policy limits for the composite event sees nothing of it here, unless it owns it';
 
 grant select on pgps.composite_events, pgps.open_occurrences, pgps.late_events to public;

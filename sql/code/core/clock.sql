@@ -21,5 +21,20 @@ comment on function pgps._clock() is
 'The same time as pgps_internal.clock(), for code that runs with the caller''s rights: views, rules, column defaults,
 and programs.';
 
+create or replace function pgps_internal.told_time(said text) returns timestamptz
+language plpgsql stable
+as $$
+declare
+    v_time timestamptz := told_time.said::timestamptz;
+begin
+    -- Without set clauses, because it runs under those of what takes something from another broker.
+    return case when v_time is not null
+        then least(greatest(v_time, '0001-01-02 00:00+00'), '9999-12-30 00:00+00') end;
+end
+$$;
+comment on function pgps_internal.told_time(text) is
+'A time that another broker tells, within the years that every client has in every time zone: infinite ones cannot be
+reckoned with, and drivers fail on others. Null for null';
+
 revoke all on function pgps._clock() from public;
 grant execute on function pgps._clock() to public;

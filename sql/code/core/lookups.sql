@@ -19,7 +19,8 @@ begin
         raise exception 'invalid name %', fold.identifier
         using errcode = '42602',
             hint = 'A name in double quotes ends with one, and each of its own is written twice: "a ""b"" c".';
-    elsif fold.identifier ~ '^[[:alpha:]_][[:alnum:]_$]*$' then
+    -- The name of a role brings its collation along, by which only ASCII has letters.
+    elsif fold.identifier collate "default" ~ '^[[:alpha:]_][[:alnum:]_$]*$' then
         -- Only A to Z are folded, as in SQL, whatever the locale.
         return lower(fold.identifier collate "C");
     end if;

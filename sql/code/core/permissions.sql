@@ -32,6 +32,17 @@ $$;
 comment on function pgps_internal.require_worker(name, text) is
 'Raises 42501 unless caller is a member of pgps_worker or pgps_admin';
 
+create or replace function pgps_internal.may_become(caller name, role oid) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- From PostgreSQL 16 on one can be a member without the rights of the role and without SET ROLE.
+    select pg_has_role(may_become.caller, may_become.role, case
+        when current_setting('server_version_num')::integer >= 160000 then 'usage, set' else 'member' end)
+$$;
+comment on function pgps_internal.may_become(name, oid) is
+'True when caller has the rights of a role, or can take them with SET ROLE';
+
 create or replace function pgps_internal.require_read_committed() returns void
 language plpgsql stable
 as $$

@@ -1,5 +1,5 @@
--- Changing a subscription that keeps its position: filter, priority, attempts, limits, owner. Waiting events are
--- matched anew, from the position on.
+-- Changing a subscription that keeps its position: filter, priority, attempts, limits (owner: give.sql). Waiting events
+-- are matched anew, from the position on.
 -- Locks: until the transaction ends, the turn of the subscription and, for a new filter or owner, the owner's lane and
 -- a lock against reclaim; with competing consumers its members, for which the dispatcher does not wait.
 -- Writes: backlog_limit, joining, member, share, subscription.
@@ -13,12 +13,14 @@ declare
 begin
     return (select coalesce(to_jsonb(array_agg(t.name order by t.name)), '[]')
         from pgps_internal.member m join pgps_internal.event_type t using (type_id)
-            where m.subscription_id = v_subscription.subscription_id);
+        where m.subscription_id = v_subscription.subscription_id
+            and (not v_subscription.is_pattern
+                or has_table_privilege(v_subscription.owner::oid, t.endpoint, 'select')));
 end
 $$;
 comment on function pgps_internal.do_types_of(name, jsonb) is
-'The names of the event types of one of the caller''s subscriptions, against which a new filter is checked. Errors:
-42704, 42501.';
+'The names of the event types of one of the caller''s subscriptions, against which a new filter is checked; of a prefix
+those that its owner may see. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.asked_upto(member pgps_internal.member, last pgps_internal.batch)
 returns bigint
@@ -97,17 +99,22 @@ begin
         'share mode', v_type.log);
     -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
     perform pgps_internal.hold_owner((rematch.subscription).owner::oid);
-    v_class := pgps_internal.find_class(v_type, (rematch.subscription).owner, (rematch.subscription).filter,
-        (rematch.subscription).parameter_types,
-        (rematch.subscription).environment, true,
-        case when (rematch.subscription).is_pattern and (rematch.subscription).filter is not null then true end);
+    v_class := pgps_internal.find_class_of(rematch.subscription, v_type, true);
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.class_id = v_class;
     v_upto := pgps_internal.matched_upto((rematch.subscription).owner, v_signature, rematch.last);
     rematch.member := pgps_internal.as_shown(rematch.member);
     rematch.member.skip := (select m.skip from pgps_internal.current_member m
         where m.subscription_id = v_id and m.class_id = (rematch.member).class_id);
-    update pgps_internal.member m set class_id = v_class, takes_batch = false
+    -- What has failed goes its own way. Were it left to the new class, and that did not want it, it would come again as
+    -- an event that never failed when it was settled meanwhile and a later class wants it.
+    update pgps_internal.member m set class_id = v_class, takes_batch = false,
+        skip = m.skip + coalesce((select range_agg(int8range(f.event_id, f.event_id, '[]'))
+            from pgps_internal.failure f
+            where f.subscription_id = v_id and f.type_id = m.type_id and not m.takes_batch
+                -- Older ones are passed already, and there may be many among the exceptions.
+                and f.event_id >= (select min(lower(b.ids)) from pgps_internal.batch_type b
+                    where b.type_id = m.type_id and b.batch_id >= v_position.acked_batch)), '{}')
     where m.subscription_id = v_id and m.class_id = (rematch.member).class_id;
     if (rematch.member).takes_batch then
         perform pgps_internal.rematch_shares(v_id, rematch.member, v_type, v_class, v_matched, v_upto);
@@ -124,6 +131,59 @@ $$;
 comment on function pgps_internal.rematch(pgps_internal.subscription, pgps_internal.member, pgps_internal.batch) is
 'Moves a subscription, on one event type, to the class of its new filter, and matches the waiting events for it, up to
 the last batch or the batch that its lane has reached';
+
+create or replace function pgps_internal.rematch_unseen(
+    subscription pgps_internal.subscription, member pgps_internal.member, last pgps_internal.batch
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state text;
+    v_error text;
+    v_context text;
+begin
+    begin
+        perform pgps_internal.rematch(rematch_unseen.subscription, rematch_unseen.member, rematch_unseen.last);
+        return;
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        if pgps_internal.is_cancelled(v_state, v_context) or pgps_internal.is_held_up(v_state, v_context) then
+            raise;
+        end if;
+    end;
+    -- As when it was subscribed: no error, since the owner may not even know the type, and gets nothing of it.
+    delete from pgps_internal.member m where m.subscription_id = (rematch_unseen.member).subscription_id
+        and m.class_id = (rematch_unseen.member).class_id;
+    delete from pgps_internal.share s where s.subscription_id = (rematch_unseen.member).subscription_id
+        and s.type_id = (rematch_unseen.member).type_id;
+    perform pgps_internal.drop_unused_class((rematch_unseen.member).class_id);
+end
+$$;
+comment on function pgps_internal.rematch_unseen(pgps_internal.subscription, pgps_internal.member,
+    pgps_internal.batch) is
+'Moves a subscription to a prefix, on an event type that its owner may not see, to the class of its new filter; where
+that does not fit the type, it leaves it';
+
+create or replace function pgps_internal.rematch_all(
+    subscription pgps_internal.subscription, last pgps_internal.batch
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := rematch_all.subscription;
+begin
+    perform case when x.is_seen then pgps_internal.rematch(v_subscription, x.m, rematch_all.last)
+        else pgps_internal.rematch_unseen(v_subscription, x.m, rematch_all.last) end
+    from (select m, not v_subscription.is_pattern
+            or has_table_privilege(v_subscription.owner::oid, t.endpoint, 'select') as is_seen
+        from pgps_internal.member m join pgps_internal.event_type t using (type_id)
+        where m.subscription_id = v_subscription.subscription_id offset 0) x(m, is_seen);
+end
+$$;
+comment on function pgps_internal.rematch_all(pgps_internal.subscription, pgps_internal.batch) is
+'Moves a subscription, on each of its event types, to the class of its new filter or owner';
 
 create or replace function pgps_internal.limit_backlog(subscription_id bigint, args jsonb) returns void
 language plpgsql
@@ -160,6 +220,29 @@ $$;
 comment on function pgps_internal.limit_backlog(bigint, jsonb) is
 'Sets, changes or takes away the limits of what waits for a subscription';
 
+create or replace function pgps_internal.give_again(subscription pgps_internal.subscription) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (give_again.subscription).subscription_id;
+    v_position pgps_internal.position := pgps_internal.position_of(v_id);
+begin
+    -- Competing consumers have rows of their own, and no position.
+    if (give_again.subscription).handler = 'any' and (give_again.subscription).callback is null then
+        return;
+    end if;
+    -- Written in any case: who has looked for events and waits for the turn sees by a newer position that what he has
+    -- found is not what is next.
+    perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
+        v_position.acked_event, v_position.acked_total, 0, null,
+        coalesce(v_position.seen_batch, v_position.received_batch),
+        coalesce(v_position.seen_event, v_position.received_event));
+end
+$$;
+comment on function pgps_internal.give_again(pgps_internal.subscription) is
+'What was received of a subscription and not acknowledged is given again, if it matches still. The caller has its turn';
+
 create or replace function pgps_internal.do_alter_subscription(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -171,7 +254,7 @@ declare
         else pgps_internal.find_subscription(caller, args ->> 'name') end;
     v_id bigint := v_subscription.subscription_id;
     v_was text := v_subscription.state;
-    v_position pgps_internal.position;
+    v_last pgps_internal.batch;
 begin
     update pgps_internal.subscription s
     set priority = coalesce((args ->> 'priority')::integer, s.priority),
@@ -187,6 +270,7 @@ begin
         perform pgps_internal.hold_members(v_id);
     end if;
     perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
+    v_last := pgps_internal.hold_shares(v_subscription);
     perform pgps_internal.retire(v_subscription, false);
     update pgps_internal.subscription s
     set filter = nullif(args ->> 'filter', ''), parameter_types = pgps_internal.clean_types(args -> 'constant_types'),
@@ -196,8 +280,7 @@ begin
     update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended'
         and l.on_backlog = 'suspend';
     perform pgps_internal.build_rules(r.type_id) from pgps_internal.coupled_rule r where r.subscription_id = v_id;
-    perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch())
-        from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
+    perform pgps_internal.rematch_all(v_subscription, v_last);
     -- Types that could not be joined with the old filter are tried with the new one, in the owner's lane; until then
     -- the subscription stays suspended.
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_id and j.failures >= 3;
@@ -205,103 +288,11 @@ begin
         update pgps_internal.subscription s set state = 'suspended' where s.subscription_id = v_id;
         perform pg_notify('pgps_lanes', '');
     end if;
-    v_position := pgps_internal.position_of(v_id);
-    -- What was received and not acknowledged is given again, if it still matches.
-    if v_position.outstanding > 0 then
-        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
-            v_position.acked_event,
-            v_position.acked_total);
-    end if;
-    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, '');
+    perform pgps_internal.give_again(v_subscription),
+        pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, '');
 end
 $$;
 comment on function pgps_internal.do_alter_subscription(name, jsonb) is 'See pgps.alter_subscription';
-
-create or replace function pgps_internal.require_new_owner(
-    caller name, subscription pgps_internal.subscription, owner name
-) returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_name text := (require_new_owner.subscription).name;
-    v_present regrole := (require_new_owner.subscription).owner;
-    v_type text;
-begin
-    -- regrole prints the bare OID of a role that was dropped.
-    if v_present::text <> v_present::oid::text and not pg_has_role(require_new_owner.caller, v_present, 'usage') then
-        raise exception 'subscription "%" belongs to role %', v_name, v_present
-        using errcode = '42501',
-            hint = format('Become a member of role %s; an administrator gives away only what has no owner any more.',
-            v_present);
-    elsif not pg_has_role(require_new_owner.caller, require_new_owner.owner, 'member') then
-        -- Filter and callback will run with the new owner's rights, so the caller has to have them.
-        raise exception 'role "%" is no member of role "%"', require_new_owner.caller, require_new_owner.owner
-        using errcode = '42501',
-            hint = format('Ask for: grant %I to %I; or let that role subscribe itself.', require_new_owner.owner,
-            require_new_owner.caller);
-    end if;
-    select t.name into v_type from pgps_internal.member m join pgps_internal.event_type t using (type_id)
-    where m.subscription_id = (require_new_owner.subscription).subscription_id
-        and not has_table_privilege(require_new_owner.owner, t.endpoint, 'select') limit 1;
-    if v_type is not null then
-        raise exception 'role "%" may not subscribe to event type "%"', require_new_owner.owner, v_type
-        using errcode = '42501',
-            hint = format('Ask for: grant select on pgps_event.%I to %I', v_type, require_new_owner.owner);
-    end if;
-end
-$$;
-comment on function pgps_internal.require_new_owner(name, pgps_internal.subscription, name) is
-'Raises 42501 unless the caller may give a subscription to a role, and that role may have its events';
-
-create or replace function pgps_internal.do_give_subscription(caller name, args jsonb) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_subscription pgps_internal.subscription := pgps_internal.find_administered(caller, args ->> 'name');
-    v_id bigint := v_subscription.subscription_id;
-    v_position pgps_internal.position;
-    v_function regprocedure;
-    v_owner oid := pgps_internal.find_role(args ->> 'owner');
-begin
-    perform pgps_internal.require_new_owner(caller, v_subscription, args ->> 'owner');
-    if v_owner = v_subscription.owner::oid then
-        return;
-    end if;
-    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id, v_subscription.name);
-    if v_subscription.handler = 'any' and v_subscription.callback is null then
-        perform pgps_internal.hold_members(v_id);
-    end if;
-    perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
-    update pgps_internal.subscription s set owner = v_owner::regrole, last_error = null,
-        state = case when s.state = 'suspended' then 'active' else s.state end
-    where s.subscription_id = v_id returning * into v_subscription;
-    if v_subscription.is_pattern then
-        perform pgps_internal.open_lane(v_owner::regrole);
-    end if;
-    perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch())
-        from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
-    for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
-        and p.proname ~ format('^callback_%s_\d+$', v_id) loop
-        execute format('drop function %s', v_function);
-    end loop;
-    perform pgps_internal.build_callback(v_id, m.type_id) from (select distinct m.type_id from pgps_internal.member m
-        where m.subscription_id = v_id and v_subscription.callback is not null) m;
-    perform pgps_internal.build_rules(r.type_id) from pgps_internal.coupled_rule r where r.subscription_id = v_id;
-    v_position := pgps_internal.position_of(v_id);
-    if v_position.outstanding > 0 then
-        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
-            v_position.acked_event,
-            v_position.acked_total);
-    end if;
-    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, ''),
-        pg_notify('pgps_lanes', '');
-end
-$$;
-comment on function pgps_internal.do_give_subscription(name, jsonb) is
-'Gives a subscription to another role, whose rights its filter and callback have from then on: what waits is matched
-anew with them';
 
 create or replace function pgps.alter_subscription(
     name text, filter text = null, priority integer = null, max_attempts integer = null, dead_after interval = null,

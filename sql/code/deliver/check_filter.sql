@@ -14,10 +14,7 @@ declare
     v_type pgps_internal.event_type;
 begin
     if v_pattern then
-        v_prefix := case when v_given = '*' then '' else pgps_internal.fold(rtrim(left(v_given, -1), '"')) end;
-        if v_given ~ '^"' then
-            v_prefix := ltrim(rtrim(v_given, '"*'), '"');
-        end if;
+        v_prefix := case when v_given = '*' then '' else pgps_internal.fold(left(v_given, -1)) end;
         return jsonb_build_object('pattern', true, 'event_type', v_prefix || '*', 'types', (
             select coalesce(to_jsonb(array_agg(t.name order by t.name)), '[]') from pgps_internal.event_type t
             where starts_with(t.name, v_prefix) and has_table_privilege(caller, t.endpoint, 'select')
@@ -29,7 +26,9 @@ begin
     if not has_table_privilege(caller, v_type.endpoint, 'select') then
         raise exception 'role "%" may not subscribe to event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant select on %s to %I', v_type.endpoint, caller);
-    elsif not exists (select from pgps_internal.advertisement a where a.type_id = v_type.type_id)
+    -- Roles may have been dropped: their advertisements are nobody's.
+    elsif not exists (select from pgps_internal.advertisement a join pg_roles r on r.oid = a.role::oid
+            where a.type_id = v_type.type_id)
             and not exists (select from pgps_internal.offer f where v_type.name = any (f.types)) then
         raise exception 'event type "%" is not advertised by anybody', v_type.name
         using errcode = '55000',
@@ -41,6 +40,17 @@ $$;
 comment on function pgps_internal.do_types_for(name, jsonb) is
 'The event types a subscription is about: one, or all of a prefix that the caller may see and that nobody is changing;
 these are locked, access share. Errors: 42704, 42501, 55000 not advertised.';
+
+create or replace function pgps._quoted_pattern(name text, is_pattern boolean) returns text
+language sql immutable
+begin atomic
+    select case when is_pattern is not true or right(name, 1) <> '*' then quote_ident(name) when name = '*' then name
+        else quote_ident(left(name, -1)) || '*' end;
+end;
+comment on function pgps._quoted_pattern(text, boolean) is
+'The name of an event type, or with is_pattern a prefix with its *, as the catalogue has it, in the way in which
+pgps.subscribe takes it';
+grant execute on function pgps._quoted_pattern(text, boolean) to public;
 
 create or replace function pgps.check_filter(event_type text, filter text) returns text[]
 language plpgsql
@@ -164,8 +174,13 @@ set standard_conforming_strings = on
 as $$
 declare
     v_endpoint text := pg_catalog.concat('pgps_event.', pg_catalog.quote_ident(coalesce(check_call.event_type, '')));
+    v_query text := pg_catalog.format(E'explain (format json) select %s(%s\n) from %s',
+        check_call.parsed ->> 'function', check_call.parsed ->> 'arguments', v_endpoint);
     v_plan jsonb;
+    v_state text;
     v_message text;
+    v_detail text;
+    v_hint text;
     v_schemas name[];
 begin
     if check_call.parsed ->> 'function' is null or check_call.parsed ->> 'arguments' is null then
@@ -181,17 +196,21 @@ begin
     end if;
     begin
         -- PostgreSQL checks names, types and rights; nothing is executed.
-        execute pg_catalog.format(E'explain (format json) select %s(%s\n) from %s', check_call.parsed ->> 'function',
-            check_call.parsed ->> 'arguments',
-            v_endpoint) into v_plan;
-    exception when undefined_function or undefined_column or ambiguous_function then
-        get stacked diagnostics v_message = message_text;
-        raise exception '%', v_message using errcode = sqlstate,
-            hint = pg_catalog.format('Give %s SQL over the attributes of the event: %s.',
-            check_call.parsed ->> 'function', (select pg_catalog.string_agg(pg_catalog.format('%I %s', a.attname,
-                pg_catalog.format_type(a.atttypid, a.atttypmod)), ', ' order by a.attnum) from pg_catalog.pg_attribute a
-            where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
-                and a.attname not in ('_producer', '_producer_seq')));
+        execute v_query into v_plan;
+    exception when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name
+            or feature_not_supported then
+        get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
+            v_hint = pg_exception_hint;
+        perform pgps._refuse_text(v_state, v_message, v_detail,
+            case when v_state in ('42883', '42703', '42725') or v_hint = '' then
+                pg_catalog.format('Give %s SQL over the attributes of the event: %s.', check_call.parsed ->> 'function',
+                (select pg_catalog.string_agg(pg_catalog.format('%I %s', a.attname,
+                    pg_catalog.format_type(a.atttypid, a.atttypmod)), ', ' order by a.attnum)
+                from pg_catalog.pg_attribute a
+                where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
+                    and a.attname not in ('_producer', '_producer_seq')))
+            else v_hint end, v_query, array[check_call.parsed ->> 'arguments'],
+            array['the arguments of the callback']);
     end;
     if v_plan -> 0 -> 'Plan' ->> 'Node Type' in ('Aggregate', 'WindowAgg') then
         raise exception '% is not a function', check_call.parsed ->> 'function' using errcode = '42809',

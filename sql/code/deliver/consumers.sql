@@ -100,24 +100,24 @@ comment on function pgps_internal.overtaken_by(pgps_internal.consumer, integer) 
 'The server processes that have received under a name, and not acknowledged before another one did: pid is the one that
 receives now';
 
+drop function if exists pgps_internal.note_first(bigint, text, text, pgps_internal.received, pgps_internal.received,
+    timestamptz);
 create or replace function pgps_internal.note_first(
-    subscription_id bigint, holder text, consumer text, first pgps_internal.received, last pgps_internal.received,
-    at timestamptz
+    subscription_id bigint, holder text, consumer text, events pgps_internal.received[], at timestamptz
 ) returns boolean
 language plpgsql
 as $$
 begin
     insert into pgps_internal.consumer (subscription_id, holder, leased_by, first_batch, first_event, last_batch,
-        last_event, used_at, received_as, pid)
-    values (note_first.subscription_id, note_first.holder, pg_current_xact_id(), (first).batch_id, (first).event_id,
-        (last).batch_id, (last).event_id, note_first.at, note_first.consumer, pg_backend_pid())
+        last_event, used_at, received_as, pid, given)
+    values (note_first.subscription_id, note_first.holder, pg_current_xact_id(), events[1].batch_id,
+        events[1].event_id, events[cardinality(events)].batch_id, events[cardinality(events)].event_id, note_first.at,
+        note_first.consumer, pg_backend_pid(), cardinality(events))
     on conflict do nothing;
     return found;
 end
 $$;
-comment on function pgps_internal.note_first(
-    bigint, text, text, pgps_internal.received, pgps_internal.received, timestamptz
-) is
+comment on function pgps_internal.note_first(bigint, text, text, pgps_internal.received[], timestamptz) is
 'Notes what a consumer was given, of which nothing is known so far; false when another session has received under its
 name meanwhile';
 

@@ -6,7 +6,7 @@
 create or replace function pgps_internal.is_dead(
     subscription_id bigint, at pgps_internal.position, dead_after interval
 ) returns boolean
-language sql stable
+language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
     -- As pgps.subscriptions has it: nothing was received or acknowledged for so long, while events waited.

@@ -191,7 +191,8 @@ create or replace function pgps_internal.acts_for(caller name, owner regrole) re
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select acts_for.caller = (acts_for.owner)::text or pg_has_role(acts_for.caller, acts_for.owner::oid, 'member')
+    select acts_for.caller = pg_get_userbyid(acts_for.owner::oid)
+        or pgps_internal.may_become(acts_for.caller, acts_for.owner::oid)
         and not (select r.rolsuper from pg_roles r where r.rolname = acts_for.caller)
 $$;
 comment on function pgps_internal.acts_for(name, regrole) is

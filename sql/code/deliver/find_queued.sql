@@ -120,7 +120,7 @@ begin
     for v_round in 1..100 loop
         select * into v_page from pgps_internal.page_of_queue(v_queue, caller, v_place, v_each);
         exit when v_page.page is null;
-        v_visible := pgps_internal.visible_ids(v_type, caller::regrole, v_page.ids);
+        v_visible := pgps_internal.visible_ids(v_type, quote_ident(caller)::regrole, v_page.ids);
         v_all := v_all || coalesce((select to_jsonb(array_agg(r order by place))
             from jsonb_array_elements(v_page.page) with ordinality u(r, place)
             where (r ->> 'event_id')::bigint = any (v_visible)), '[]');

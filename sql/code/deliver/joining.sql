@@ -2,7 +2,7 @@
 -- is in the log already is matched once more for it.
 -- Locks: catalogue rows; with a start other than now the owner's lane, and a lock against reclaim, until the
 -- transaction ends.
--- Writes: delivery, member, share.
+-- Writes: delivery, member.
 
 create or replace function pgps_internal.waiting_ids(event_type pgps_internal.event_type, last pgps_internal.batch)
 returns int8multirange
@@ -151,10 +151,7 @@ declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
     v_is_shared boolean := (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null;
 begin
-    v_class := pgps_internal.find_class(join_now.event_type, (join_now.subscription).owner,
-        (join_now.subscription).filter,
-        (join_now.subscription).parameter_types, (join_now.subscription).environment, false,
-        case when (join_now.subscription).is_pattern and (join_now.subscription).filter is not null then true end);
+    v_class := pgps_internal.find_class_of(join_now.subscription, join_now.event_type, false);
     -- Events that are committed but not in a batch yet were published before: they are skipped.
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id,
@@ -194,10 +191,7 @@ begin
         'share mode',
         (join_past.event_type).log);
     v_last := pgps_internal.last_batch();
-    v_class := pgps_internal.find_class(join_past.event_type, (join_past.subscription).owner,
-        (join_past.subscription).filter,
-        (join_past.subscription).parameter_types, (join_past.subscription).environment, true,
-        case when (join_past.subscription).is_pattern and (join_past.subscription).filter is not null then true end);
+    v_class := pgps_internal.find_class_of(join_past.subscription, join_past.event_type, true);
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.class_id = v_class;
     -- All classes of a subscription are filled up to the same batch: otherwise its position would pass events that
@@ -253,7 +247,7 @@ comment on function pgps_internal.matched_upto(regrole, pgps_internal.signature,
 'The batch up to which a class that is filled now has to be filled: the last one or, in a lane, the one that the lane
 has reached; the lane is held there until the transaction ends';
 
-create or replace function pgps_internal.replay(
+create or replace function pgps_internal.match_past(
     class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint
 ) returns void
 language plpgsql
@@ -265,18 +259,18 @@ declare
     v_batch record;
     v_ids int8multirange;
 begin
-    select c.* into v_class from pgps_internal.class c where c.class_id = replay.class_id;
+    select c.* into v_class from pgps_internal.class c where c.class_id = match_past.class_id;
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     for v_batch in
-        select b.batch_id, case when b.batch_id = replay.after_batch + 1
-            then b.ids * int8multirange(int8range(replay.from_event, null))
+        select b.batch_id, case when b.batch_id = match_past.after_batch + 1
+            then b.ids * int8multirange(int8range(match_past.from_event, null))
             else b.ids end as ids
         from pgps_internal.batch_type b
-        where b.type_id = (replay.event_type).type_id and b.batch_id > replay.after_batch and b.batch_id <= replay.upto
-            and not isempty(b.ids)
+        where b.type_id = (match_past.event_type).type_id and b.batch_id > match_past.after_batch
+            and b.batch_id <= match_past.upto and not isempty(b.ids)
         order by b.batch_id
     loop
-        v_ids := pgps_internal.visible(replay.event_type, v_class.owner, v_batch.ids);
+        v_ids := pgps_internal.visible(match_past.event_type, v_class.owner, v_batch.ids);
         if isempty(v_ids) then
             continue;
         elsif v_signature.signature_id is not null then
@@ -291,23 +285,30 @@ begin
                         select l.event_id, l.event_id - row_number() over (order by l.event_id) as island from %s l
                         where l.event_id between lower($4) and upper($4) - 1 and l.event_id <@ $4) e
                     group by e.island) i
-                having count(*) > 0', (replay.event_type).log)
+                having count(*) > 0', (match_past.event_type).log)
             using v_batch.batch_id, v_class.class_id, v_class.type_id, v_ids;
         end if;
     end loop;
-    insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
-    select m.subscription_id, d.batch_id, e.event_id, d.type_id
-    from pgps_internal.current_member m
-    join pgps_internal.delivery d using (class_id)
-    cross join lateral pgps_internal.event_ids(d) e(event_id)
-    where m.class_id = replay.class_id and m.takes_batch and not e.event_id <@ m.skip
-        and d.batch_id > greatest(replay.after_batch, m.from_batch) and d.batch_id <= replay.upto
-    on conflict do nothing;
+end
+$$;
+comment on function pgps_internal.match_past(bigint, pgps_internal.event_type, bigint, bigint, bigint) is
+'Matches, for a class that is new or was suspended, what is still there after a batch and up to another; of the first of
+these batches only from an event id on. Shares nothing out: see replay';
+
+create or replace function pgps_internal.replay(
+    class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.match_past(replay.class_id, replay.event_type, replay.from_event, replay.after_batch,
+            replay.upto),
+        pgps_internal.share_past(replay.class_id, replay.after_batch, replay.upto, false);
 end
 $$;
 comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint, bigint, bigint) is
-'Matches, for a class that is new or was suspended, what is still there after a batch and up to another; of the first of
-these batches only from an event id on';
+'As match_past, and shares out what was matched';
 
 create or replace function pgps_internal.match_pattern_subscriptions(type_id integer) returns void
 language plpgsql

@@ -62,9 +62,11 @@ declare
         join_late.last);
     v_is_shared boolean := (join_late.subscription).handler = 'any' and (join_late.subscription).callback is null;
 begin
+    perform pgps_internal.note_joined(join_late.subscription);
     perform from pgps_internal.subscription s
         where s.subscription_id = (join_late.late).subscription_id for key share skip locked;
-    if not found or (join_late.subscription).filter is not null then
+    if not found or (join_late.subscription).filter is not null
+            or pgps_internal.shares_many(join_late.subscription, (join_late.event_type).type_id) then
         perform pgps_internal.open_lane((join_late.subscription).owner);
         insert into pgps_internal.joining (subscription_id, type_id, from_batch, skip)
         values ((join_late.late).subscription_id, (join_late.late).type_id, v_from, v_skip) on conflict do nothing;

@@ -9,9 +9,10 @@
 -- the transaction ends, so that a session waits for another one that has received under the same name.
 -- Writes: consumer, failure, position, share.
 
+drop function if exists pgps_internal.note_next(pgps_internal.consumer, text, pgps_internal.received,
+    pgps_internal.received, timestamptz);
 create or replace function pgps_internal.note_next(
-    before pgps_internal.consumer, consumer text, first pgps_internal.received, last pgps_internal.received,
-    at timestamptz
+    before pgps_internal.consumer, consumer text, events pgps_internal.received[], at timestamptz
 ) returns boolean
 language plpgsql
 as $$
@@ -19,9 +20,9 @@ begin
     -- Waits for a session that has received under this name and is not committed; then leased_by is another one, and
     -- what that session was given is part of what comes again.
     update pgps_internal.consumer c
-    set leased_by = pg_current_xact_id(), first_batch = (note_next.first).batch_id,
-        first_event = (note_next.first).event_id, last_batch = (note_next.last).batch_id,
-        last_event = (note_next.last).event_id, used_at = note_next.at, received_as = note_next.consumer,
+    set leased_by = pg_current_xact_id(), first_batch = events[1].batch_id, first_event = events[1].event_id,
+        last_batch = events[cardinality(events)].batch_id, last_event = events[cardinality(events)].event_id,
+        given = cardinality(events), used_at = note_next.at, received_as = note_next.consumer,
         pid = pg_backend_pid(), overtaken = case when c.pid = pg_backend_pid() and c.overtaken = '{}'
             then c.overtaken else pgps_internal.overtaken_by(c, pg_backend_pid()) end
     where c.subscription_id = (note_next.before).subscription_id and c.holder = (note_next.before).holder
@@ -29,9 +30,7 @@ begin
     return found;
 end
 $$;
-comment on function pgps_internal.note_next(
-    pgps_internal.consumer, text, pgps_internal.received, pgps_internal.received, timestamptz
-) is
+comment on function pgps_internal.note_next(pgps_internal.consumer, text, pgps_internal.received[], timestamptz) is
 'Notes what a consumer that has received before is given now; false when it has received in another session meanwhile';
 
 create or replace function pgps_internal.lease(
@@ -47,8 +46,6 @@ declare
     v_now timestamptz := pgps_internal.clock();
     v_until timestamptz := v_now + pgps_internal.setting('lease')::interval;
     v_found record;
-    v_first pgps_internal.received;
-    v_last pgps_internal.received;
 begin
     if lease.consumer is null then
         perform pgps_internal.may_be_nameless(lease.subscription);
@@ -79,11 +76,9 @@ begin
             (select c from pgps_internal.consumer c where c.subscription_id = v_id and c.holder = v_holder) as before
         into v_found from leased l;
         exit when v_found.events is null;
-        v_first := v_found.events[1];
-        v_last := v_found.events[cardinality(v_found.events)];
         exit when case when v_found.before is null
-            then pgps_internal.note_first(v_id, v_holder, lease.consumer, v_first, v_last, v_now)
-            else pgps_internal.note_next(v_found.before, lease.consumer, v_first, v_last, v_now) end;
+            then pgps_internal.note_first(v_id, v_holder, lease.consumer, v_found.events, v_now)
+            else pgps_internal.note_next(v_found.before, lease.consumer, v_found.events, v_now) end;
     end loop;
     if v_found.events is null and (v_found.before).leased_by is not null then
         perform pgps_internal.forget_leased(v_id, v_holder);
@@ -146,6 +141,69 @@ $$;
 comment on function pgps_internal.take_shared(pgps_internal.subscription, integer, text) is
 'Hands out events to one of several competing consumers and acknowledges them: first what it holds already';
 
+create or replace function pgps_internal.require_all_held(
+    subscription pgps_internal.subscription, given pgps_internal.consumer
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_held bigint;
+begin
+    -- Locked, so that nobody takes one over between this and the acknowledgement.
+    select count(*) into v_held from (
+        select from pgps_internal.share s
+        where s.subscription_id = (given).subscription_id and s.holder = (given).holder
+            and s.leased_by = (given).leased_by
+            and (s.batch_id, s.event_id) >= ((given).first_batch, (given).first_event)
+            and (s.batch_id, s.event_id) <= ((given).last_batch, (given).last_event)
+        for update) s;
+    if v_held < (given).given then
+        raise exception 'the lease has ended on % of the events that subscription "%" gave this consumer last, and '
+            'others have them', (given).given - v_held, (require_all_held.subscription).name
+        using errcode = '55000', hint = 'Roll back and receive again: what is not acknowledged comes again. For what '
+            'takes longer, see the setting lease.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_all_held(pgps_internal.subscription, pgps_internal.consumer) is
+'Raises 55000 when a consumer does not hold any more all that it was given last and has not settled; locks what it
+holds';
+
+create or replace function pgps_internal.given_up_to(
+    subscription pgps_internal.subscription, given pgps_internal.consumer, up_to bigint, consumer text
+) returns pgps_internal.consumer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_upto pgps_internal.consumer := given;
+    v_until timestamptz;
+begin
+    select s.batch_id, s.event_id, s.leased_until into v_upto.last_batch, v_upto.last_event, v_until
+    from pgps_internal.share s
+    where s.subscription_id = (given).subscription_id and s.event_id = given_up_to.up_to and s.holder = (given).holder
+        and s.leased_by = (given).leased_by
+        and (s.batch_id, s.event_id) >= ((given).first_batch, (given).first_event)
+        and (s.batch_id, s.event_id) <= ((given).last_batch, (given).last_event);
+    if not found then
+        perform pgps_internal.require_own(given_up_to.subscription, given_up_to.consumer);
+        raise exception 'event % is not held by this % on subscription "%"', given_up_to.up_to,
+            case when given_up_to.consumer is null then 'session' else 'consumer' end, (given_up_to.subscription).name
+        using errcode = '55000',
+            hint = 'Acknowledge an event that the newest pgps.receive returned. Its lease may have ended and '
+            'another consumer has it; see the setting lease.';
+    elsif v_until < pgps_internal.clock() + interval '1 second' then
+        -- Others may have taken some of the events before this one, or do so before they are acknowledged: all leases
+        -- of one receive end at the same time.
+        perform pgps_internal.require_all_held(given_up_to.subscription, given_up_to.given);
+    end if;
+    return v_upto;
+end
+$$;
+comment on function pgps_internal.given_up_to(pgps_internal.subscription, pgps_internal.consumer, bigint, text) is
+'What a consumer was given last, ended with one event. Errors: 55000 it does not hold that one, or has lost others';
+
 create or replace function pgps_internal.ack_lease(subscription pgps_internal.subscription, up_to bigint, consumer text)
 returns bigint
 language plpgsql
@@ -163,19 +221,7 @@ begin
         perform pgps_internal.require_receiver(ack_lease.subscription, v_given, ack_lease.consumer);
     end if;
     if ack_lease.up_to is not null then
-        select s.batch_id, s.event_id into v_given.last_batch, v_given.last_event from pgps_internal.share s
-        where s.subscription_id = v_id and s.event_id = ack_lease.up_to and s.holder = v_holder
-            and s.leased_by = v_given.leased_by
-            and (s.batch_id, s.event_id) >= (v_given.first_batch, v_given.first_event)
-            and (s.batch_id, s.event_id) <= (v_given.last_batch, v_given.last_event);
-        if not found then
-            perform pgps_internal.require_own(ack_lease.subscription, ack_lease.consumer);
-            raise exception 'event % is not held by this % on subscription "%"', ack_lease.up_to,
-                case when ack_lease.consumer is null then 'session' else 'consumer' end, (ack_lease.subscription).name
-            using errcode = '55000',
-                hint = 'Acknowledge an event that the newest pgps.receive returned. Its lease may have ended and '
-                'another consumer has it; see the setting lease.';
-        end if;
+        v_given := pgps_internal.given_up_to(ack_lease.subscription, v_given, ack_lease.up_to, ack_lease.consumer);
     end if;
     with settled as (
         delete from pgps_internal.share s
@@ -188,9 +234,9 @@ begin
         delete from pgps_internal.failure f using settled s where f.subscription_id = v_id and f.event_id = s.event_id
     ),
     closed as (
-        update pgps_internal.consumer c set leased_by = null
+        update pgps_internal.consumer c set leased_by = case when ack_lease.up_to is not null then c.leased_by end,
+            given = c.given - (select count(*) from settled)
         where c.subscription_id = v_id and c.holder = v_holder and c.leased_by = v_given.leased_by
-            and ack_lease.up_to is null
     )
     insert into pgps_internal.position
         (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
@@ -227,6 +273,10 @@ begin
             and (s.batch_id, s.event_id) >= (v_given.first_batch, v_given.first_event)
             and (s.batch_id, s.event_id) <= (v_given.last_batch, v_given.last_event)
         returning s.event_id, s.type_id, s.attempts
+    ),
+    noted as (
+        update pgps_internal.consumer c set given = c.given - (select count(*) from released)
+        where c.subscription_id = v_id and c.holder = v_holder and c.leased_by = v_given.leased_by
     )
     select array_agg((0, r.event_id, r.type_id, r.attempts)::pgps_internal.received) into v_released from released r;
     return v_released;

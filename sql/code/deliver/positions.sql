@@ -3,7 +3,7 @@
 -- Writes: position, share.
 
 create or replace function pgps_internal.position_of(subscription_id bigint) returns pgps_internal.position
-language plpgsql stable
+language plpgsql volatile
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -28,7 +28,35 @@ begin
 end
 $$;
 comment on function pgps_internal.position_of(bigint) is
-'How far a subscription is: (batch, event) acknowledged and received; -1 = from the start';
+'How far a subscription is: (batch, event) acknowledged and received; -1 = from the start. Volatile: see decision 105';
+
+create or replace function pgps_internal.position_seen(subscription_id bigint) returns pgps_internal.position
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_position pgps_internal.position;
+    v_newest bigint := pg_sequence_last_value('pgps_internal.position_id_seq'::regclass);
+begin
+    select p.* into v_position from pgps_internal.position p
+    where p.subscription_id = position_seen.subscription_id
+        and pgps_internal.position_segment(p.position_id) = pgps_internal.position_segment(v_newest)
+        and p.position_id >= pgps_internal.position_segment_start(v_newest)
+    order by p.position_id desc limit 1;
+    if not found then
+        select p.* into v_position from pgps_internal.position p
+        where p.subscription_id = position_seen.subscription_id order by p.position_id desc limit 1;
+    end if;
+    if not found then
+        v_position := row(0, position_seen.subscription_id, -1, 0, -1, 0, 0, 0, null, null, null,
+            null)::pgps_internal.position;
+    end if;
+    return v_position;
+end
+$$;
+comment on function pgps_internal.position_seen(bigint) is
+'As position_of, in the snapshot of the statement that asks, for reclaim: what is kept for positions and what is kept
+for shipments is one picture. In another session it may be -1 while positions are carried over';
 
 create or replace function pgps_internal.move(
     subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint,
@@ -66,30 +94,58 @@ $$;
 comment on function pgps_internal.has_rest(bigint[], int8multirange, int8multirange, bigint) is
 'True when a delivery, as a list or as ranges, has an event after one (null: any event) that is not skipped';
 
--- Shared by the queries for what comes next after a position. It is one statement without settings, so that PostgreSQL
--- inlines it into the calling query. With ties: a batch may have several deliveries of one class, when its filter was
--- asked in parts (isolate.sql), and several of one subscription, one for each type; a caller that took only some of a
--- batch would lose the others.
+-- Shared by the queries for what comes next after a position. They are one statement without settings, so that
+-- PostgreSQL inlines them into the calling query. With ties: a batch may have several deliveries of one class, when its
+-- filter was asked in parts (isolate.sql), and several of one subscription, one for each type; a caller that took only
+-- some of a batch would lose the others.
+create or replace function pgps_internal.deliveries_behind(
+    class_id bigint, from_batch bigint, skip int8multirange, after_batch bigint, after_event bigint
+) returns setof pgps_internal.delivery
+language sql stable rows 100
+begin atomic
+    select d.* from pgps_internal.delivery d
+    where d.class_id = deliveries_behind.class_id
+        and d.batch_id >= greatest(deliveries_behind.after_batch, deliveries_behind.from_batch + 1)
+        and (d.batch_id > deliveries_behind.after_batch or deliveries_behind.after_event < any (d.event_ids)
+            or deliveries_behind.after_event < upper(d.ids) - 1)
+        and (deliveries_behind.skip is null or isempty(deliveries_behind.skip)
+            or pgps_internal.has_rest(d.event_ids, d.ids, deliveries_behind.skip,
+            case when d.batch_id = deliveries_behind.after_batch then deliveries_behind.after_event end));
+end;
+comment on function pgps_internal.deliveries_behind(bigint, bigint, int8multirange, bigint, bigint) is
+'The deliveries of a class, in no order, that have an event after a position (batch, event). from_batch, skip (null =
+none): of the member. The first may have events up to the position as well, and each may have skipped ones: the caller
+leaves these out';
+
 drop function if exists pgps_internal.deliveries_after(pgps_internal.member, bigint, bigint, bigint);
 create or replace function pgps_internal.deliveries_after(
     class_id bigint, from_batch bigint, skip int8multirange, after_batch bigint, after_event bigint, most bigint
 ) returns setof pgps_internal.delivery
 language sql stable rows 100
 begin atomic
-    select d.* from pgps_internal.delivery d
-    where d.class_id = deliveries_after.class_id
-        and d.batch_id >= greatest(deliveries_after.after_batch, deliveries_after.from_batch + 1)
-        and (d.batch_id > deliveries_after.after_batch or deliveries_after.after_event < any (d.event_ids)
-            or deliveries_after.after_event < upper(d.ids) - 1)
-        and (deliveries_after.skip is null or isempty(deliveries_after.skip)
-            or pgps_internal.has_rest(d.event_ids, d.ids, deliveries_after.skip,
-            case when d.batch_id = deliveries_after.after_batch then deliveries_after.after_event end))
+    select d.* from pgps_internal.deliveries_behind(deliveries_after.class_id, deliveries_after.from_batch,
+        deliveries_after.skip, deliveries_after.after_batch, deliveries_after.after_event) d
     order by d.batch_id fetch first (deliveries_after.most) rows with ties;
 end;
 comment on function pgps_internal.deliveries_after(bigint, bigint, int8multirange, bigint, bigint, bigint) is
-'The next deliveries of a class, in order, that have an event after a position (batch, event). from_batch, skip (null =
-none): of the member; most: how many, completed to whole batches. The first may have events up to the position as well,
-and each may have skipped ones: the caller leaves these out';
+'The next deliveries of a class, in order, that have an event after a position; see pgps_internal.deliveries_behind.
+most: how many, completed to whole batches';
+
+create or replace function pgps_internal.deliveries_between(
+    class_id bigint, from_batch bigint, skip int8multirange, after_batch bigint, after_event bigint, upto_batch bigint,
+    most bigint
+) returns setof pgps_internal.delivery
+language sql stable rows 100
+begin atomic
+    select d.* from pgps_internal.deliveries_behind(deliveries_between.class_id, deliveries_between.from_batch,
+        deliveries_between.skip, deliveries_between.after_batch, deliveries_between.after_event) d
+    where d.batch_id <= deliveries_between.upto_batch
+    order by d.batch_id fetch first (deliveries_between.most) rows with ties;
+end;
+comment on function pgps_internal.deliveries_between(
+    bigint, bigint, int8multirange, bigint, bigint, bigint, bigint
+) is
+'The same as pgps_internal.deliveries_after, up to the end of a batch';
 
 create or replace view pgps_internal.assigned as
 select m.subscription_id, m.takes_batch, d.batch_id, d.class_id, d.type_id, e.event_id

@@ -47,7 +47,7 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.name = _count_waiting.event_type;
     -- reader is the role that reads the view, but anybody may call this with any name: the session has to be a member
     -- of it.
-    if not found or not pg_has_role(session_user, _count_waiting.reader, 'member')
+    if not found or not pgps_internal.may_become(session_user, quote_ident(_count_waiting.reader)::regrole::oid)
         or not (has_table_privilege(_count_waiting.reader, v_type.endpoint, 'select')
             or pg_has_role(_count_waiting.reader, 'pgps_admin', 'usage')
             or has_table_privilege(_count_waiting.reader, v_type.endpoint, 'insert')) then

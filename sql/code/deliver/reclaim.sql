@@ -10,7 +10,7 @@ begin
     return (
         select min(d.batch_id) - 1
         from pgps_internal.member m
-        cross join lateral pgps_internal.position_of(m.subscription_id) p
+        cross join lateral pgps_internal.position_seen(m.subscription_id) p
         cross join lateral (select d.* from pgps_internal.delivery d
             where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
                 and (d.batch_id > p.acked_batch

@@ -30,8 +30,8 @@ begin
         select coalesce(sum(case when p.batch_id < v_batch or p.last_event <= v_event then p.events
             else (select count(*) from pgps_internal.event_ids(p.delivery) e(event_id)
                 where e.event_id <= v_event and (p.ids is null or e.event_id <@ p.ids)) end), 0) into v_acked
-        from pgps_internal.stream_parts(v_id, v_position.acked_batch, v_position.acked_event, 9223372036854775807) p
-            where p.batch_id <= v_batch;
+        from pgps_internal.stream_parts(v_id, v_position.acked_batch, v_position.acked_event, v_batch,
+            9223372036854775807) p;
     else
         v_batch := v_position.acked_batch;
         v_event := v_position.acked_event;

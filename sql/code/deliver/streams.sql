@@ -1,6 +1,7 @@
 -- Streams: a subscription read by many sessions at once, between positions that the reader keeps. A position is (batch,
 -- event), as in positions.sql: the events between two positions are the same at each reading, until they are
--- acknowledged.
+-- acknowledged. A reader that catches up reads each delivery once: its steps, what it reads in one and what it
+-- acknowledges have an end in the ledger of deliveries, however much waits behind it.
 -- Locks: the turn of the subscription when its position moves, until the transaction ends.
 -- Writes: stream.
 
@@ -83,7 +84,7 @@ internal, shared or suspended.';
 
 drop function if exists pgps_internal.stream_parts(bigint, bigint, bigint, bigint);
 create or replace function pgps_internal.stream_parts(
-    subscription_id bigint, after_batch bigint, after_event bigint, most bigint
+    subscription_id bigint, after_batch bigint, after_event bigint, upto_batch bigint, most bigint
 )
 returns table (batch_id bigint, type_id integer, delivery pgps_internal.delivery, ids int8multirange, events bigint,
     last_event bigint)
@@ -100,8 +101,8 @@ begin
         case when w.ids is null then greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1)
             else upper(w.ids) - 1 end
     from pgps_internal.current_member m
-    cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, stream_parts.after_batch,
-        stream_parts.after_event, stream_parts.most) d
+    cross join lateral pgps_internal.deliveries_between(m.class_id, m.from_batch, m.skip, stream_parts.after_batch,
+        stream_parts.after_event, stream_parts.upto_batch, stream_parts.most) d
     -- Null: the whole delivery. This is the common case, and need not be unfolded.
     cross join lateral (select case when d.batch_id > stream_parts.after_batch and isempty(m.skip) then null
         else coalesce(d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - m.skip
@@ -112,9 +113,9 @@ begin
     order by d.batch_id;
 end
 $$;
-comment on function pgps_internal.stream_parts(bigint, bigint, bigint, bigint) is
-'What is delivered to a subscription after a position: of each class as many deliveries as most says, completed to whole
-batches; ids: null = all of the delivery';
+comment on function pgps_internal.stream_parts(bigint, bigint, bigint, bigint, bigint) is
+'What is delivered to a subscription after a position up to the end of a batch: of each class as many deliveries as most
+says, completed to whole batches; ids: null = all of the delivery';
 
 create or replace function pgps_internal.require_position(
     subscription pgps_internal.subscription, batch bigint, event bigint
@@ -158,6 +159,9 @@ declare
     v_after_batch bigint := (args ->> 'batch')::bigint;
     v_after_event bigint := (args ->> 'event')::bigint;
     v_max bigint := coalesce((args ->> 'max_events')::bigint, 9223372036854775806);
+    -- A step is read, and its ids are held in memory, as a whole.
+    c_most_deliveries constant bigint := 100000;
+    c_most_bytes constant bigint := 16 * 1024 * 1024;
     v_batch bigint := v_after_batch;
     v_event bigint := v_after_event;
     v_events bigint := 0;
@@ -170,14 +174,19 @@ begin
     end if;
     perform pgps_internal.require_position(v_subscription, v_after_batch, v_after_event);
     if v_subscription.state = 'active' then
-        with b as materialized (
-            select p.batch_id, sum(p.events) as events, max(p.last_event) as last_event
-            from pgps_internal.stream_parts(v_id, v_after_batch, v_after_event, least(v_max, 1000000) + 1) p
-                group by p.batch_id
+        with p as materialized (
+            select p.batch_id, p.events, p.last_event, pg_column_size(p.delivery) as bytes
+            from pgps_internal.stream_parts(v_id, v_after_batch, v_after_event, 9223372036854775807,
+                least(v_max, c_most_deliveries) + 1) p
         ),
-        r as (select b.*, sum(b.events) over (order by b.batch_id) as running from b)
+        r as (
+            select p.batch_id, max(p.last_event) as last_event, sum(sum(p.events)) over w as running,
+                sum(count(*)) over w <= c_most_deliveries and sum(sum(p.bytes)) over w <= c_most_bytes as fits
+            from p group by p.batch_id window w as (order by p.batch_id)
+        )
         select r.batch_id, r.last_event, r.running into v_batch, v_event, v_events from r
-        where r.running <= v_max or r.batch_id = (select min(f.batch_id) from b f) order by r.batch_id desc limit 1;
+        where r.running <= v_max and r.fits or r.batch_id = (select min(p.batch_id) from p)
+        order by r.batch_id desc limit 1;
         if not found then
             v_batch := v_after_batch;
             v_event := v_after_event;
@@ -211,9 +220,9 @@ end;
 comment on function pgps.end_of_stream(text, bigint, bigint, bigint) is
 'How far a reader that stands at (batch, event) can go: batch, event, events (how many in between) and retried (ids of
 events that were put back from the exception queue and come again with this step). max_events: about that many at most,
-in whole batches where they fit; null = all that is dispatched. A paused subscription stays where it is. Needs to own
-the subscription. Errors: 42704, 42501, 22023, 55000 acknowledged beyond the position, a position of another broker, or
-as pgps.open_stream.';
+in whole batches where they fit; null = all that is dispatched, in steps of 100,000 deliveries or 16 MB of ids. A paused
+subscription stays where it is. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 acknowledged beyond
+the position, a position of another broker, or as pgps.open_stream.';
 
 create or replace function pgps_internal.do_slice_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -226,30 +235,49 @@ declare
     v_upto_event bigint := (args ->> 'upto_event')::bigint;
     v_retried bigint[] := array(select e::bigint from jsonb_array_elements_text(args -> 'retried') e);
     v_failed int8multirange;
-    v_slices jsonb;
+    -- Steps of a former release had no end: they are given in parts, as jsonb has no room for more than 256 MB.
+    c_most_deliveries constant bigint := 100000;
+    c_most_bytes constant bigint := 16 * 1024 * 1024;
+    v_part jsonb;
 begin
     perform pgps_internal.require_position(v_subscription, (args ->> 'batch')::bigint, (args ->> 'event')::bigint);
     select coalesce(range_agg(int8range(f.event_id, f.event_id, '[]')), '{}') into v_failed
     from pgps_internal.failure f where f.subscription_id = v_id;
-    with p as (
+    with p as materialized (
+        select p.* from pgps_internal.stream_parts(v_id, (args ->> 'batch')::bigint, (args ->> 'event')::bigint,
+            v_upto_batch, c_most_deliveries + 1) p
+    ),
+    r as (
+        select p.batch_id, sum(count(*)) over w <= c_most_deliveries
+            and sum(sum(pg_column_size(p.delivery))) over w <= c_most_bytes as fits
+        from p group by p.batch_id window w as (order by p.batch_id)
+    ),
+    reached as (
+        select max(r.batch_id) filter (where r.fits or r.batch_id = (select min(p.batch_id) from p)) as batch_id,
+            count(*) filter (where not r.fits) > 0 as has_more
+        from r
+    ),
+    u as (
         select p.batch_id, p.type_id,
             coalesce(p.ids, (p.delivery).ids,
                 (select range_agg(int8range(i, i, '[]')) from unnest((p.delivery).event_ids) i)) - v_failed
             - case when p.batch_id = v_upto_batch then int8multirange(int8range(v_upto_event, null, '()'))
                 else '{}' end as ids
-        from pgps_internal.stream_parts(v_id, (args ->> 'batch')::bigint, (args ->> 'event')::bigint,
-            9223372036854775807) p
-        where p.batch_id <= v_upto_batch
+        from p where p.batch_id <= (select e.batch_id from reached e)
         union all
         select 0, f.type_id, range_agg(int8range(f.event_id, f.event_id, '[]'))
         from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = any (v_retried) group by f.type_id
-    )
-    select coalesce(to_jsonb(array_agg(jsonb_build_object('batch', p.batch_id, 'event_type', t.name,
-        'ids', case when t.has_policy then pgps_internal.visible(t, v_subscription.owner, p.ids) else p.ids end::text)
-            order by p.batch_id, t.name)), '[]')
-    into v_slices
-    from p join pgps_internal.event_type t using (type_id) where not isempty(p.ids);
-    return v_slices;
+    ),
+    -- Of a type a batch has several deliveries when its filter was asked in parts.
+    s as (select u.batch_id, u.type_id, range_agg(u.ids) as ids from u group by u.batch_id, u.type_id)
+    select jsonb_build_object(
+        'reached', (select case when e.has_more then e.batch_id end from reached e),
+        'slices', coalesce(to_jsonb(array_agg(jsonb_build_object('batch', s.batch_id, 'event_type', t.name,
+            'ids', case when t.has_policy then pgps_internal.visible(t, v_subscription.owner, s.ids)
+                else s.ids end::text) order by s.batch_id, t.name)), '[]'))
+    into v_part
+    from s join pgps_internal.event_type t using (type_id) where not isempty(s.ids);
+    return v_part;
 end
 $$;
 comment on function pgps_internal.do_slice_stream(name, jsonb) is 'See pgps.slice_stream';
@@ -259,11 +287,21 @@ create or replace function pgps.slice_stream(
 ) returns table (batch_id bigint, event_type text, ids int8multirange)
 language sql
 begin atomic
+    with recursive part(answer) as (
+        select pgps._call('slice_stream',
+            jsonb_build_object('subscription', slice_stream.subscription, 'batch', slice_stream.batch,
+            'event', slice_stream.event, 'upto_batch', slice_stream.upto_batch, 'upto_event', slice_stream.upto_event,
+            'retried', array(select unnest(slice_stream.retried))))
+        union all
+        -- Behind all events of the batch that was reached.
+        select pgps._call('slice_stream',
+            jsonb_build_object('subscription', slice_stream.subscription, 'batch', p.answer -> 'reached',
+            'event', 9223372036854775806, 'upto_batch', slice_stream.upto_batch,
+            'upto_event', slice_stream.upto_event, 'retried', '[]'::jsonb))
+        from part p where p.answer ->> 'reached' is not null
+    )
     select (s ->> 'batch')::bigint, s ->> 'event_type', (s ->> 'ids')::int8multirange
-    from jsonb_array_elements(pgps._call('slice_stream',
-        jsonb_build_object('subscription', slice_stream.subscription, 'batch', slice_stream.batch,
-        'event', slice_stream.event, 'upto_batch', slice_stream.upto_batch, 'upto_event', slice_stream.upto_event,
-        'retried', array(select unnest(slice_stream.retried))))) s;
+    from part p cross join lateral jsonb_array_elements(p.answer -> 'slices') s;
 end;
 comment on function pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]) is
 'The ids of a subscription''s events after one position up to another, as pgps.end_of_stream gave it, by batch and event

@@ -48,7 +48,8 @@ $$;
 comment on function pgps.subscribe(text, text, text, text, text, integer, text, integer, text, text) is
 'Subscribes the current role to an event type (paper, section 4.3), or to every type of a prefix it may see, now and
 later (''security*''). filter: any SQL predicate over the event and tables, run with the subscriber''s rights; null =
-every event; a null result is no match. scope: local, or global over links. execute: the callback of an internal
+every event; a null result is no match. scope: global asks for the events of other brokers over links; local gets what
+is known here: what is published here, and what a global one has brought in. execute: the callback of an internal
 subscription: f, which takes an event, f(pgps_event.<type>) or f(record), or a batch, f(pgps_event.<type>[]); or
 f(price, symbol), SQL over the attributes; null = external (pgps.receive). priority: higher first. start: now (what
 commits from now on), earliest, or an event id: that event and what comes after it in delivery order. max_attempts:
@@ -57,8 +58,9 @@ the callback runs in a transaction of its own; immediate and deferred = in the p
 or before the commit, over the events of that transaction alone (of a composite event: those it is made of), where an
 event of immediate visibility has a transaction of its own; what it raises aborts the publisher. Needs SELECT on the
 type; for immediate and deferred the event types'' owner, or pgps_admin, and a lock on their logs for which publishers
-wait. Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, 0A000 coupled to a composite event of composite
-events, and PostgreSQL''s own for filter and callback.';
+wait. Errors: 42704, 42710 exists, 42939 a name that begins with pgps_, 42501, 55000 not
+advertised, 22023, 0A000 coupled to a composite event of composite events, and PostgreSQL''s own for filter and
+callback.';
 
 create or replace function pgps_internal.given_callback(args jsonb) returns jsonb
 language plpgsql
@@ -95,12 +97,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_name text := pgps_internal.check_name(args ->> 'name', 'subscription');
+    v_name text := pgps_internal.check_new_name(caller, args ->> 'name', 'subscription');
     v_subscription pgps_internal.subscription;
-    v_types jsonb := pgps_internal.do_types_for(caller,
-        jsonb_build_object('event_type', args -> 'types' ->> 'event_type')
-        || case when (args -> 'types' ->> 'pattern')::boolean then '{}'
-            else jsonb_build_object('event_type', quote_ident(args -> 'types' ->> 'event_type')) end);
+    v_types jsonb := pgps_internal.do_types_for(caller, jsonb_build_object('event_type',
+        pgps._quoted_pattern(args -> 'types' ->> 'event_type', (args -> 'types' ->> 'pattern')::boolean)));
     v_type pgps_internal.event_type;
     v_callback jsonb := pgps_internal.given_callback(args);
 begin

@@ -209,8 +209,9 @@ begin atomic
     select pgps._call('set_state', jsonb_build_object('name', pause.name, 'state', 'paused'));
 end;
 comment on function pgps.pause(text) is
-'Stops delivery to a subscription; its events are matched and wait. Needs to own it, or pgps_admin. Errors: 42704,
-42501.';
+'Stops delivery to a subscription; its events are matched and wait. A rule that runs in the publisher''s transaction
+(coupling deferred or immediate) is left out meanwhile: what is published then is never checked. Needs to own it, or
+pgps_admin. Errors: 42704, 42501.';
 
 create or replace function pgps.resume(name text) returns void
 language sql
@@ -257,6 +258,10 @@ begin
     perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t
         where t.type_id = any (v_types);
     perform pgps_internal.drop_unused_class(c) from unnest(v_classes) c;
+    -- What was too much does not wait any more, or is wanted again.
+    if v_subscription.state = 'suspended' and v_subscription.last_error like 'backlog: %' then
+        perform pgps_internal.make_active(v_subscription, true);
+    end if;
     perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id
         else 'pgps_internal' end, '');
 end

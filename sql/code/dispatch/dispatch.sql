@@ -15,20 +15,12 @@ declare
     v_window pgps_internal.batch_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
         then pgps_internal.next_window(v_last, cut_batch.max_events) else pgps_internal.begin_epoch(v_last) end;
     v_part pgps_internal.part;
-    v_is_judged boolean;
+    v_is_ready boolean;
 begin
     if (v_window.batch).batch_id is null then
         return -1;
     end if;
-    -- Common case: there never was a row, which the sequence tells without a query or a look at a file (decision 70).
-    if pg_sequence_last_value('pgps_internal.late_type_place_seq'::regclass) is not null
-            or pg_sequence_last_value('pgps_internal.unmet_place_seq'::regclass) is not null then
-        perform pgps_internal.join_late_types(v_last, v_window.parts);
-    end if;
-    if pg_sequence_last_value('pgps_internal.to_skip_skip_id_seq'::regclass) is not null
-            and pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
-        v_is_judged := pgps_internal.before_batch(v_last, v_window.parts);
-    end if;
+    v_is_ready := pgps_internal.before_window(v_last, v_window.parts);
     foreach v_part in array v_window.parts loop
         -- The span of the ids is known without reading the log, and is never less than the number of events.
         if upper(v_part.ranges) - lower(v_part.ranges) > cut_batch.max_events
@@ -69,6 +61,9 @@ select t.type_id, t as event_type,
         where g.type_id = t.type_id and not g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select')
             -- regrole prints the bare OID of a role that was dropped.
             and g.owner::text <> g.owner::oid::text
+            -- Mostly there never was such a one, which the sequence tells (decision 70).
+            and (pg_sequence_last_value('pgps_internal.unasked_place_seq'::regclass) is null
+                or not exists (select from pgps_internal.unasked u where u.signature_id = g.signature_id))
         order by g.owner, g.signature_id) as signatures,
     exists (select from pgps_internal.class c where c.type_id = t.type_id and c.signature_id is null) as has_unfiltered,
     array(select f.name from pgps_internal.feature f where f.type_id = t.type_id) as features
@@ -146,6 +141,7 @@ declare
     v_last pgps_internal.batch;
     v_started timestamptz;
     v_again boolean;
+    v_is_ready boolean;
 begin
     if dispatch.max_events <= 0 then
         raise exception 'invalid max_events %', dispatch.max_events using errcode = '22023',
@@ -160,10 +156,8 @@ begin
             (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events')),
         exists (select from pgps_internal.class c where c.is_pending) or exists (select from pgps_internal.newcomer)
     into v_cap, v_again;
-    if v_again or greatest(pg_sequence_last_value('pgps_internal.broken_type_place_seq'::regclass),
-                pg_sequence_last_value('pgps_internal.unshared_place_seq'::regclass)) is not null
-            and pg_relation_size('pgps_internal.broken_type') + pg_relation_size('pgps_internal.unshared') > 0 then
-        perform pgps_internal.meet_newcomers(), pgps_internal.catch_up_all(), pgps_internal.share_late();
+    v_is_ready := pgps_internal.before_windows(v_again);
+    if pgps_internal.may_be_mended() then
         v_total := pgps_internal.dispatch_mended(v_cap);
     end if;
     v_started := pgps_internal.clock();
@@ -181,6 +175,7 @@ begin
             and pg_relation_size('pgps_internal.lane'::regclass) > 0 then
         perform pgps_internal.run_lanes_here();
     end if;
+    perform pgps_internal.share_here();
     if pg_sequence_last_value('pgps_internal.composite_state_seq'::regclass) is not null then
         if exists (select from pgps_internal.composite) and not pgps_internal.leads() then
             perform pgps_internal.detect_here();

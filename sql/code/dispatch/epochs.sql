@@ -62,7 +62,8 @@ begin
         where (c.hi > (rebaseline.last).max_hi or not pgps_internal.is_dispatched(c.xid, c.hi, rebaseline.last))
             and c.xid is distinct from pg_current_xact_id_if_assigned()
     )
-    select n.now, (select max(c.hi) from pgps_internal.control c where c.xid >= pg_snapshot_xmax(n.now)
+    -- What is visible, though its transaction is not ended in that snapshot, has its number from the former life.
+    select n.now, (select max(c.hi) from pgps_internal.control c where not pg_visible_in_snapshot(c.xid, n.now)
         and c.xid is distinct from pg_current_xact_id_if_assigned())
     into v_now, v_base from (select pgps_internal.committed_now() as now) n;
     -- Whether the transactions that raised immediate events committed is not known any more.

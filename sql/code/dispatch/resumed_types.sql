@@ -13,6 +13,25 @@ comment on view pgps_internal.mended_part is
 'What was set aside and may be dispatched now: its event type is mended and, if it came over a link, so is every other
 type that something from a link waits for';
 
+create or replace function pgps_internal.may_be_mended() returns boolean
+language plpgsql
+as $$
+begin
+    -- Common case: there never was a row, or the tables are empty, which needs no query (decision 70).
+    if pg_sequence_last_value('pgps_internal.broken_type_place_seq'::regclass) is null
+            or pg_relation_size('pgps_internal.broken_type'::regclass)
+                + pg_relation_size('pgps_internal.set_aside'::regclass) = 0 then
+        return false;
+    end if;
+    return exists (select from pgps_internal.broken_type b where b.is_mended or b.sqlstate = '55P03'
+            or not exists (select from pgps_internal.event_type t where t.type_id = b.type_id))
+        or exists (select from pgps_internal.mended_part);
+end
+$$;
+comment on function pgps_internal.may_be_mended() is
+'False when nothing that was set aside can be dispatched: all event types that fail do so still. What waited for one
+that has been dropped can';
+
 create or replace function pgps_internal.dispatch_mended(most integer) returns bigint
 language plpgsql
 as $$
@@ -49,7 +68,7 @@ language plpgsql
 as $$
 declare
     v_batch pgps_internal.batch := pgps_internal.last_batch();
-    v_kept pgps_internal.set_aside;
+    v_part pgps_internal.part;
     v_events bigint := 0;
     v_state text;
     v_error text;
@@ -60,23 +79,29 @@ begin
     v_batch.created_at := pgps_internal.clock();
     begin
         v_batch.batch_id := pgps_internal.note_batch(v_batch);
-        for v_kept in
-            select s.* from pgps_internal.set_aside s where s.part_id = any (dispatch_held.part_ids) order by s.part_id
+        -- A type once, as in any batch: a filter that is asked elsewhere from now on would be asked there about what
+        -- comes behind this batch.
+        for v_part in
+            select s.type_id, (select array_agg(distinct x) from pgps_internal.set_aside k, unnest(k.xids) x
+                    where k.type_id = s.type_id and k.part_id = any (dispatch_held.part_ids)),
+                range_agg(r)
+            from pgps_internal.set_aside s cross join lateral unnest(s.ranges) r
+            where s.part_id = any (dispatch_held.part_ids) group by s.type_id order by min(s.part_id)
         loop
-            v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id,
-                (v_kept.type_id, v_kept.xids, v_kept.ranges)::pgps_internal.part, true);
-            update pgps_internal.set_aside s set batch_id = v_batch.batch_id where s.part_id = v_kept.part_id;
+            v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id, v_part, true);
+            update pgps_internal.set_aside s set batch_id = v_batch.batch_id
+            where s.type_id = v_part.type_id and s.part_id = any (dispatch_held.part_ids);
         end loop;
         return v_events;
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-        if v_kept.type_id is null
+        if v_part.type_id is null
             or v_state <> '55P03' and not pgps_internal.may_be_fault_of_type(v_state, v_context) then
             raise;
         end if;
     end;
     perform pgps_internal.note_broken(t, v_state, v_error) from pgps_internal.event_type t
-        where t.type_id = v_kept.type_id;
+        where t.type_id = v_part.type_id;
     return 0;
 end
 $$;

@@ -151,6 +151,7 @@ declare
     v_slice jsonb;
     v_staged text;
     v_known int8multirange;
+    v_is_gone boolean;
 begin
     -- A broker that was put back publishes on before anybody notices. What it sends in the former epoch, some
     -- neighbours take and others cannot, so that the new epoch begins before it.
@@ -161,6 +162,7 @@ begin
                 where t.type_id = (v_slice ->> 'type_id')::integer;
             -- What came with this batch lies in the log already, or in the staging table; so does what came in the
             -- other epoch, if it came with the same batch.
+            v_is_gone := pgps_internal.is_truncated(v_type.type_id, v_had.ids);
             v_staged := case when to_regclass(format('pg_temp.pgps_stage_%s', v_type.type_id)) is not null then
                 format(' union all select s.pgps_id, s.pgps_event from pg_temp.pgps_stage_%s s '
                     'where s.pgps_id <@ w.ids', v_type.type_id) else '' end;
@@ -174,6 +176,9 @@ begin
                     and h.origin_event = c.origin_event)',
                 v_type.log, v_staged)
             using (v_slice ->> 'ids')::int8multirange, v_had.ids into v_known;
+            -- When something of it is truncated, nobody can say of an event that it came; but whose filter was in force
+            -- then, has had all that it wants of the batch.
+            v_known := case when v_is_gone then (v_slice ->> 'ids')::int8multirange else v_known end;
             continue when v_known is null;
             -- But not for those whose filter was not in force yet in that epoch.
             insert into pgps_internal.to_skip (type_id, ids, subscription_ids)
@@ -182,7 +187,8 @@ begin
             where m.type_id = v_type.type_id and s.kind <> 'link'
                 and not exists (select from pgps_internal.early e where e.origin_id = v_had.origin_id
                     and e.subscription_id = m.subscription_id and e.class_id = m.class_id
-                    and (e.since is null or e.since >= v_had.upto))
+                    and coalesce(case when v_is_gone then e.had_since else least(e.since, e.had_since) end,
+                        v_had.upto) >= v_had.upto)
             having count(*) > 0;
         end loop;
     end loop;

@@ -294,7 +294,7 @@ begin
             told_at = pgps_internal.clock()
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
-    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by w.origin_id), 'audit',
+    select v_id, (select pgps_internal.last_sent(v_id)) + row_number() over (order by w.origin_id), 'audit',
         jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', w.attachment, 'batch', w.batch_id,
             'types', jsonb_object_agg(w.name, w.value || jsonb_build_object('since', w.since)))
     from news w join pgps_internal.origin o using (origin_id)

@@ -228,7 +228,7 @@ begin
         where s.ids is not null group by c.origin_id, t.name, c.after, c.stated, c.modulus having not bool_or(c.is_late)
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
-    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by s.origin_id), 'audit',
+    select v_id, (select pgps_internal.last_sent(v_id)) + row_number() over (order by s.origin_id), 'audit',
         jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment,
             'recounts', jsonb_object_agg(s.name, jsonb_build_object('after', s.after, 'upto', s.stated, 'modulus',
             s.modulus, 'events', s.events, 'places', mod(s.places, 1152921504606846976))))

@@ -98,7 +98,7 @@ begin
                 when r.kind in ('hop', 'log')
                     then format('Fewer or more came than "%s" says: see pgps.audit_findings here and pgps.audit() '
                     'there. To ask again: select pgps.resync_link(%L)',
-                    r.neighbour, r.neighbour)
+                    r.neighbour, quote_ident(r.neighbour))
                 else format('What "%s" published did not come as it was (%s): see pgps.audit_findings, and '
                     'pgps.audit() at each broker on the way.', r.origin, r.finding) end)
             order by r.finding is null, r.origin, r.event_type, r.kind, r.neighbour)), '[]')

@@ -128,7 +128,7 @@ begin
             last_error = format('broker "%s" has dropped the link', v_neighbour.name),
             changed_at = pgps_internal.clock(),
             hint = format('Drop it here, too: select pgps.drop_link(%L). To link them again: select '
-                'pgps.alter_link(%L, enabled => true)', l.name, l.name)
+                'pgps.alter_link(%1$L, enabled => true)', quote_ident(l.name))
         where l.link_id = v_neighbour.link_id;
     end if;
 end

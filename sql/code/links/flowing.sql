@@ -21,8 +21,7 @@ begin
                 and (i.value ->> 'upto')::bigint > i.before),
         look_at_items.is_settled and bool_and(i.value ? 'upto' and (i.o).is_settled and (i.o).unpromised = '{}'
                 and not (i.o).is_renewed)
-            and not exists (select from pgps_internal.origin x
-                where x.parent = (look_at_items.neighbour).neighbour_id and x.answered is distinct from x.attachment),
+            and not pgps_internal.awaits_answer((look_at_items.neighbour).neighbour_id),
         array_agg((i.o).origin_id order by i.n)
     into look_at_items.is_flowing, look_at_items.is_settled, look_at_items.origins
     from (

@@ -109,7 +109,7 @@ declare
 begin
     if (has_room.filter).filter is null or (select count(*) from pgps_internal.signature g
         where g.type_id = (has_room.event_type).type_id and g.owner = has_room.role and not g.in_lane)
-            < pgps_internal.setting('link_filters')::integer then
+            < pgps_internal.setting('link_filters')::integer and not pgps_internal.is_apart(has_room.role) then
         return true;
     end if;
     -- A filter of a form that is asked already costs next to nothing.
@@ -118,12 +118,13 @@ begin
     return exists (select from pgps_internal.signature g
         where g.type_id = (has_room.event_type).type_id and g.owner = has_room.role and not g.in_lane
             and md5(g.shape) = md5(v_apart.parsed ->> 'shape')
-            and g.parameter_types = v_apart.types and g.environment = v_apart.environment);
+            and g.parameter_types = v_apart.types and g.environment = v_apart.environment
+            and not exists (select from pgps_internal.unasked u where u.signature_id = g.signature_id));
 end
 $$;
 comment on function pgps_internal.has_room(pgps_internal.event_type, regrole, pgps_internal.link_filter) is
-'False for a neighbour''s filter of a form of its own, when the dispatcher asks as many for that role as it may: each
-takes its time in every batch, whoever the batch is for (decision 95)';
+'False for a neighbour''s filter of a form of its own, when the dispatcher asks as many for that role as it may, since
+each takes its time in every batch, whoever the batch is for (decision 95), or when one has held up the dispatcher';
 
 create or replace function pgps_internal.implies(bounds text[], types text[], narrow text, wide text) returns text
 language sql immutable
@@ -258,7 +259,8 @@ begin
                 and not exists (select from pgps_internal.pushed n
                     join pgps_internal.activation b on b.key = n.key and b.origin_id = a.origin_id
                     where n.subscription_id = f.subscription_id and n.type_id = f.type_id and n.place > f.place
-                        and b.since <= pgps_internal.horizon(a.origin_id)))
+                        and b.since <= coalesce((select i.horizon from pgps_internal.arrival i
+                            where i.origin_id = a.origin_id order by i.arrival_id desc limit 1), 0)))
         for update of f skip locked);
 end
 $$;

@@ -1,5 +1,6 @@
 -- What the neighbours of one role may make up here: other brokers as which they speak, brokers that they say are behind
--- them, names of event types. Each costs every change of routes, or every batch, of all links (decision 97).
+-- them, names of event types. Each costs every change of routes, or every batch, of all links (decision 97). What they
+-- send that is no event here, and gaps, are kept until an administrator has seen them.
 -- Locks: the turn of recording a neighbour, or that of routes, which the callers have.
 -- Writes: setting.
 
@@ -10,7 +11,9 @@ insert into pgps_internal.setting (name, value, kind, description) values
         'How many brokers, each epoch by itself, the neighbours of one role may name that this one has not heard of'),
     ('link_types', '20000', 'integer',
         'How many names of event types the neighbours of one role may say: advertised, all brokers behind them '
-        'together, and, counted by itself, described')
+        'together, and, counted by itself, described'),
+    ('link_refused', '100000', 'integer',
+        'How many events of the neighbours of one role that are refused here, and gaps, may wait in pgps.exceptions')
 on conflict (name) do nothing;
 
 create or replace function pgps_internal.require_few(
@@ -86,3 +89,53 @@ as $$
 $$;
 comment on function pgps_internal.check_described(pgps_internal.neighbour, text) is
 'Raises 54000 when a neighbour describes one more event type, and those of its role would be too many';
+
+create or replace function pgps_internal.check_refused(role regrole) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    select pgps_internal.require_few(count(*), 'link_refused', check_refused.role,
+        'have too many refused events and gaps', 'Settle them there: select pgps.discard_exception(event_type), null '
+        'for gaps.')
+    from pgps_internal.rejected r where r.publisher = check_refused.role
+$$;
+comment on function pgps_internal.check_refused(regrole) is
+'Raises 54000 when more of what the neighbours of a role have sent waits in pgps.exceptions than may';
+
+create or replace function pgps_internal.crowded_neighbours() returns table (
+    role text, setting text, event_type text, used bigint, most integer
+)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select u.role::text, u.setting, u.event_type, u.used, m.most
+    from (
+        select n.role, 'link_neighbours' as setting, null as event_type, count(*) as used
+        from pgps_internal.neighbour n where n.link_id is null group by n.role
+        union all
+        select o.named_by, 'link_origins', null, count(*) from pgps_internal.origin o
+        where o.named_by is not null group by o.named_by
+        union all
+        select r.publisher, 'link_refused', null, count(*) from pgps_internal.rejected r group by r.publisher
+        union all
+        -- What is advertised and what is described are counted apart.
+        select a.role, 'link_types', null, max(a.used) from (
+            select n.role, sum(cardinality(f.types)) as used
+            from pgps_internal.offer f join pgps_internal.neighbour n using (neighbour_id) group by n.role
+            union all
+            select n.role, count(*)
+            from pgps_internal.foreign_type f join pgps_internal.neighbour n using (neighbour_id)
+            group by n.role) a group by a.role
+        union all
+        select g.owner, 'link_filters', t.name, count(*)
+        from pgps_internal.signature g join pgps_internal.event_type t using (type_id)
+        where not g.in_lane and g.owner in (select n.role from pgps_internal.neighbour n)
+        group by g.owner, t.name
+    ) u
+    cross join lateral (select pgps_internal.setting(u.setting)::integer as most) m
+    where u.used >= 0.8 * m.most
+    order by 1, 2, 3
+$$;
+comment on function pgps_internal.crowded_neighbours() is
+'Roles whose neighbours have made up four fifths or more of what a setting allows them; event_type: of which type, for
+link_filters';

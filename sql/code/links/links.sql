@@ -2,66 +2,6 @@
 -- Locks: catalogue rows.
 -- Writes: link, neighbour.
 
-create or replace function pgps_internal.warn_of_password(link text, conninfo text) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if warn_of_password.conninfo ~* '(^|[[:space:]?&])(ssl)?password[[:space:]]*=|^postgres(ql)?://[^/@]*:[^/@]+@' then
-        raise warning 'the connection string of "%" has a password in it: workers and administrators can read '
-            'it, and so can who reads a dump',
-            warn_of_password.link
-        using hint = 'Leave it out, and put it where the worker runs: passfile=… with a line '
-            'host:port:dbname:user:password, or service=….';
-    end if;
-end
-$$;
-comment on function pgps_internal.warn_of_password(text, text) is 'Warns when a connection string has a password in it';
-
-create or replace function pgps_internal.check_conninfo(link text, conninfo text) returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_options text[];
-    v_unknown text;
-begin
-    -- Messages never quote the text itself, because it may hold a password.
-    if check_conninfo.conninfo ~ '^postgres(ql)?://[^[:space:]]*$' then
-        v_options := array(select split_part(p, '=', 1)
-            from regexp_split_to_table(split_part(check_conninfo.conninfo, '?', 2), '&') p where p <> '');
-    elsif check_conninfo.conninfo ~ '^\s*(\w+\s*=\s*(''([^''\\]|\\.)*''|([^''\s\\]|\\.)+)(\s+|$))+$' then
-        v_options := array(select m[1] from regexp_matches(check_conninfo.conninfo,
-            '(\w+)\s*=\s*(?:''(?:[^''\\]|\\.)*''|(?:[^''\s\\]|\\.)+)(?:\s+|$)', 'g') m);
-    else
-        raise exception 'the connection string of "%" is not one of libpq', check_conninfo.link
-        using errcode = '22023',
-            hint = 'Give option=value pairs, ''host=… dbname=… user=… passfile=…'', or postgresql://user@host/dbname.';
-    end if;
-    select o into v_unknown from unnest(v_options) o
-    where o <> all ('{service,servicefile,user,password,passfile,require_auth,channel_binding,connect_timeout,dbname,
-        host,hostaddr,port,client_encoding,options,
-            application_name,fallback_application_name,keepalives,keepalives_idle,keepalives_interval,
-            keepalives_count,tcp_user_timeout,sslmode,
-            sslnegotiation,sslcompression,sslcert,sslkey,sslkeylogfile,sslcertmode,sslpassword,sslrootcert,sslcrl,
-            sslcrldir,sslsni,ssl,requirepeer,
-            ssl_min_protocol_version,ssl_max_protocol_version,min_protocol_version,max_protocol_version,gssencmode,
-            krbsrvname,gsslib,gssdelegation,
-            scram_client_key,scram_server_key,target_session_attrs,load_balance_hosts,oauth_issuer,oauth_client_id,
-            oauth_client_secret,oauth_scope}'::text[])
-    limit 1;
-    if v_unknown is not null then
-        raise exception 'the connection string of "%" has an unknown option "%"', check_conninfo.link, v_unknown
-        using errcode = '22023',
-            hint = 'The options are those of libpq: host, port, dbname, user, passfile, service, sslmode …; a value '
-            'with blanks stands in single quotes.';
-    end if;
-end
-$$;
-comment on function pgps_internal.check_conninfo(text, text) is
-'Raises 22023 unless conninfo is a connection string of libpq, with options that it knows and quotes that are closed;
-also for null';
-
 create or replace function pgps_internal.do_create_link(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -78,7 +18,7 @@ begin
     perform pgps_internal.check_conninfo(v_name, args ->> 'conninfo');
     if exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" exists already', v_name using errcode = '42710',
-            hint = format('Change it with pgps.alter_link(%L, …).', v_name);
+            hint = format('Change it with pgps.alter_link(%L, …).', quote_ident(v_name));
     end if;
     v_role := pgps_internal.find_role(coalesce(args ->> 'role', 'pgps_neighbour'));
     if args ->> 'role' is not null and not pg_has_role(caller, v_role::oid, 'usage') then
@@ -104,10 +44,12 @@ comment on function pgps.create_link(text, text, text, name) is
 'Defines a link to another broker (paper, section 4.6); a worker of this broker connects it and carries both ways.
 conninfo: a libpq string; a password belongs into a passfile or a service file where the worker runs, not here: whoever
 may call pgps.serve_links, members of pgps_worker and pgps_admin, sees the string, and a dump has it; a warning says so.
-The role in it needs pgps_link there. direction: both, in (events come here) or out. role: with whose rights the
-neighbour receives and publishes here; its SELECT, INSERT and policies decide what may cross. null = pgps_neighbour,
-which gets SELECT and INSERT once on each event type of an administrator, now and later, that may be revoked: no right
-of the caller''s is lent. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
+The role in it needs pgps_link there. By which methods a worker logs in there its own host says (--link-auth); beside
+service stands nothing of where that is, and beside host no hostaddr unless sslmode=verify-full. direction: both, in
+(events come here) or out. role: with whose rights the neighbour receives and publishes here; its SELECT, INSERT and
+policies decide what may cross. null = pgps_neighbour, which gets SELECT and INSERT once on each event type of an
+administrator, now and later, that may be revoked: no right of the caller''s is lent. Needs pgps_admin and to be a
+member of role. Errors: 42710, 22023, 42501, 42704.';
 
 create or replace function pgps_internal.require_link(name text) returns void
 language plpgsql stable
@@ -203,7 +145,7 @@ begin
     perform pg_notify('pgps_link', '');
     raise notice 'link "%" is being drained, and goes when nothing is under way any more', v_name
         using hint = format('pgps.links shows it until then. At once, with what waits: select pgps.drop_link(%L, '
-            'cascade => true)', v_name);
+            'cascade => true)', quote_ident(v_name));
 end
 $$;
 comment on function pgps_internal.do_drop_link(name, jsonb) is 'See pgps.drop_link';
@@ -284,7 +226,8 @@ as $$
     -- The view passes its reader as reader. Anybody may call this and pass another role, so the session must be a
     -- member of it.
     select s.neighbour_id, s.duty, s.since from pgps_internal.link_session s
-    where pg_has_role(session_user, _link_sessions.reader, 'member') and pgps_internal.is_alive(s.holder)
+    where pgps_internal.may_become(session_user, quote_ident(_link_sessions.reader)::regrole::oid)
+        and pgps_internal.is_alive(s.holder)
         and (pg_has_role(_link_sessions.reader, 'pgps_admin', 'usage')
             or pg_has_role(_link_sessions.reader, 'pgps_worker', 'usage'))
 $$;
@@ -311,10 +254,11 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
         when n.is_draining and not u.is_up or l.is_dropped and n.neighbour_id is null
             then format('It goes when %s has been reached. Without that: select pgps.drop_link(%L, cascade '
             '=> true)',
-            coalesce(format('broker "%s"', n.name), 'the other broker'), coalesce(l.name, n.name))
+            coalesce(format('broker "%s"', n.name), 'the other broker'), quote_ident(coalesce(l.name, n.name)))
         when u.is_up and w.origins is not null
-            then format('If it stays so: select pgps.resync_link(%L)', coalesce(l.name, n.name))
-        when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)', coalesce(l.name, n.name))
+            then format('If it stays so: select pgps.resync_link(%L)', quote_ident(coalesce(l.name, n.name)))
+        when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)',
+            quote_ident(coalesce(l.name, n.name)))
         else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch,
             pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
     coalesce(b.depth, 0) as lag_events,

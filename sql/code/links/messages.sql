@@ -2,7 +2,7 @@
 -- order.
 -- Locks: the turn of routes, and row exclusive on the parent of the batches (the dispatcher waits), until the
 -- transaction ends; those of creating an event type or a class.
--- Writes: activation, arrival, attached, gap, member, neighbour, offer, origin, rejected, wanted.
+-- Writes: activation, arrival, attached, gap, lack, member, neighbour, offer, origin, rejected, wanted.
 
 create or replace function pgps_internal.hear(neighbour pgps_internal.neighbour, kind text, body jsonb) returns void
 language plpgsql
@@ -52,6 +52,7 @@ declare
     v_path uuid[] := array(select jsonb_array_elements_text(hear_ad.body -> 'path')::uuid);
     v_types text[] := array(select distinct t from jsonb_array_elements_text(hear_ad.body -> 'types') t order by t);
     v_origin integer;
+    v_before text[];
 begin
     if (hear_ad.neighbour).direction = 'out' then
         return;
@@ -80,6 +81,8 @@ begin
             select from pgps_internal.neighbour n where n.broker_id = (hear_ad.body ->> 'broker')::uuid) then o.name
         else hear_ad.body ->> 'name' end
     where o.origin_id = v_origin;
+    v_before := (select f.types from pgps_internal.offer f
+        where f.neighbour_id = (hear_ad.neighbour).neighbour_id and f.origin_id = v_origin);
     insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining, is_open)
     values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
         v_types, coalesce((hear_ad.body ->> 'is_draining')::boolean, false),
@@ -87,6 +90,10 @@ begin
     on conflict on constraint offer_pkey do update
     set path = excluded.path, cost = excluded.cost, types = excluded.types, is_draining = excluded.is_draining,
         is_open = excluded.is_open;
+    if not v_before <@ v_types then
+        -- At once, before it says how far it has come without them: if another path brings them, nothing is missed.
+        perform pgps_internal.choose_parents();
+    end if;
 end
 $$;
 comment on function pgps_internal.hear_ad(pgps_internal.neighbour, jsonb) is
@@ -218,7 +225,8 @@ begin
         for v_class in
             delete from pgps_internal.member m using pgps_internal.class c
             where m.subscription_id = (drop_gone.neighbour).subscription_id and c.class_id = m.class_id
-                and not c.is_active
+                and (not c.is_active or exists (select from pgps_internal.signature g
+                    where g.signature_id = c.signature_id and g.in_lane and g.from_batch <= drop_gone.packed))
                 and not exists (select from pgps_internal.wanted w
                     where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = m.class_id)
             returning m.class_id
@@ -235,20 +243,29 @@ create or replace function pgps_internal.hear_attach(neighbour pgps_internal.nei
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_unknown text[] := array(select t.name from jsonb_to_recordset(hear_attach.body -> 'types') t(name text)
+        where not exists (select from pgps_internal.event_type e where e.name = t.name));
+    v_origin integer := pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid,
+        (hear_attach.body ->> 'epoch')::integer, '?', hear_attach.neighbour);
 begin
     -- A filter to keep that is not known here, or is being withdrawn, is waited for: without it the answer would look
-    -- complete.
+    -- complete. But not one of a type that there is not here: nothing of it can come by this broker, which says so.
+    insert into pgps_internal.lack (origin_id, name, after_batch, is_own)
+    select v_origin, u, (hear_attach.body ->> 'horizon')::bigint, false from unnest(v_unknown) u
+    where exists (select from pgps_internal.offer f where f.origin_id = v_origin and u = any (f.types))
+    on conflict on constraint lack_pkey do update set after_batch = least(lack.after_batch, excluded.after_batch);
     insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, missing, low)
-    values ((hear_attach.neighbour).neighbour_id,
-        pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?',
-            hear_attach.neighbour),
+    values ((hear_attach.neighbour).neighbour_id, v_origin,
         (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
         array(select w.key from pgps_internal.wanted w where w.neighbour_id = (hear_attach.neighbour).neighbour_id
             and w.gone_batch is null
             and hear_attach.body -> 'keep' ? w.known_as),
         array(select k from jsonb_array_elements_text(hear_attach.body -> 'keep') k
             except select w.known_as from pgps_internal.wanted w
-            where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null),
+            where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null
+            except select unnest(t.keys) from jsonb_to_recordset(hear_attach.body -> 'types') t(name text, keys text[])
+            where t.name = any (v_unknown)),
         (hear_attach.body ->> 'horizon')::bigint)
     on conflict on constraint attached_pkey do update
     set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, missing = excluded.missing,
@@ -307,6 +324,10 @@ declare
     v_after bigint;
     v_horizon bigint;
 begin
+    if hear_gap.body ? 'type' then
+        perform pgps_internal.hear_lack(hear_gap.neighbour, hear_gap.body);
+        return;
+    end if;
     v_horizon := pgps_internal.horizon(v_origin.origin_id);
     v_after := greatest((hear_gap.body ->> 'after')::bigint, coalesce(v_origin.rewind_from, v_horizon));
     if v_origin.origin_id is null or v_upto <= v_after then
@@ -333,6 +354,7 @@ begin
         v_upto, '58030',
         format('batches %s to %s of broker "%s" were trimmed before they came here', greatest(v_after, v_horizon) + 1,
             v_upto, v_origin.name));
+    perform pgps_internal.check_refused((hear_gap.neighbour).role);
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon)
     select (hear_gap.neighbour).neighbour_id, coalesce(a.lseq, 0), coalesce(a.mark, ''), v_origin.origin_id,
         v_origin.attachment, v_upto, v_upto

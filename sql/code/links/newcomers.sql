@@ -26,6 +26,20 @@ $$;
 comment on function pgps_internal.note_subscription() is
 'Trigger after new subscriptions: what comes over links is judged for a global one';
 
+create or replace function pgps_internal.note_joined(subscription pgps_internal.subscription) returns void
+language plpgsql
+as $$
+begin
+    if (note_joined.subscription).scope = 'global' and exists (select from pgps_internal.broker) then
+        insert into pgps_internal.unsettled default values;
+        perform pg_notify('pgps_link', '');
+    end if;
+end
+$$;
+comment on function pgps_internal.note_joined(pgps_internal.subscription) is
+'A subscription to a prefix is about to join an event type that it could not join before: its filter is in force nowhere
+yet';
+
 create or replace function pgps_internal.hidden() returns bigint
 language sql immutable parallel safe
 begin atomic

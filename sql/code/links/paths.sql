@@ -92,7 +92,8 @@ begin
     with known as (
         select o.origin_id, null::integer as neighbour_id, array[o.broker_id] as path, 0 as cost, true as is_parent,
             array(select t.name from pgps_internal.event_type t
-                where exists (select from pgps_internal.advertisement a where a.type_id = t.type_id)) as types,
+                where exists (select from pgps_internal.advertisement a join pg_roles r on r.oid = a.role::oid
+                    where a.type_id = t.type_id)) as types,
             0 as types_carried, false as is_draining, true as is_open
         from pgps_internal.origin o where o.is_self
         union all

@@ -39,19 +39,22 @@ language plpgsql
 as $$
 begin
     perform pgps_internal.require_read_committed();
+    -- Those of all epochs of a broker: the same batch may come in two of them, from two neighbours, and who comes
+    -- second has to see what the first one took (pgps_internal.skip_known).
     perform pgps_internal.hold_origins(array(select o.origin_id from pgps_internal.origin o
         where exists (select from jsonb_array_elements(lock_batch.batch -> 'items') i
                 cross join lateral (select case when i.value ->> 'kind' = 'audit' then i.value -> 'body'
                     else i.value end) x(said)
-            where (x.said ->> 'broker')::uuid = o.broker_id and (x.said ->> 'epoch')::integer = o.epoch)));
+            where (x.said ->> 'broker')::uuid = o.broker_id)));
     return pgps_internal.last_received((lock_batch.neighbour).neighbour_id);
 end
 $$;
 comment on function pgps_internal.lock_batch(pgps_internal.neighbour, jsonb) is
-'Takes the locks of a batch''s origins, and returns the highest number received from its neighbour';
+'Takes the turns of a batch''s origins, in all epochs of their brokers, and returns the highest number received from its
+neighbour';
 
 create or replace function pgps_internal.last_received(neighbour_id integer) returns bigint
-language plpgsql stable
+language plpgsql volatile
 as $$
 begin
     return coalesce((select i.lseq from pgps_internal.arrival i where i.neighbour_id = last_received.neighbour_id
@@ -236,8 +239,8 @@ begin
     -- Without set clauses, because it runs under those of what receives a batch.
     select array_agg((s.run ->> 'type_id')::integer), array_agg((s.run ->> 'lo')::bigint),
         array_agg((s.run ->> 'hi')::bigint),
-        array_agg((s.run ->> 'volatile')::boolean), array_agg((s.run ->> 'published_at')::timestamptz),
-            array_agg(o.origin_id),
+        array_agg((s.run ->> 'volatile')::boolean),
+        array_agg(pgps_internal.told_time(s.run ->> 'published_at')), array_agg(o.origin_id),
         bool_or(t.handler <> 'any' and has_table_privilege('pgps_worker'::name, t.log, 'trigger'))
     into v_types, v_los, v_his, v_volatile, v_published_at, v_origins, v_is_heard
     from (select s.value as run from jsonb_array_elements(note_slices.slices) s

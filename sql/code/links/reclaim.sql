@@ -42,7 +42,8 @@ begin
     -- Events of other origins are kept by their origin, not here. After truncation a filter is in force here without a
     -- break only from behind the truncated events: a child that asks for more is answered after a rewind, and not with
     -- what happens to be left.
-    update pgps_internal.activation a set since = x.upto
+    -- What subscriptions here have had, they have had (had_since).
+    update pgps_internal.activation a set had_since = coalesce(a.had_since, a.since), since = x.upto
     from pgps_internal.link_filter f, (
         select w.origin_id, max(w.upto) as upto from pgps_internal.arrival w
         where w.hi >= lower(note_trimmed.ids) and w.lo < upper(note_trimmed.ids) and w.ids && note_trimmed.ids
@@ -80,7 +81,7 @@ begin
     -- What is under way to a neighbour, also what it asked for again from batches that its position has passed.
     select min(s.batch_id) - 1 into v_sent
     from pgps_internal.neighbour n
-    cross join lateral pgps_internal.position_of(n.subscription_id) p
+    cross join lateral pgps_internal.position_seen(n.subscription_id) p
     join pgps_internal.shipment s on s.neighbour_id = n.neighbour_id and s.lseq > p.received_event
     where s.batch_id is not null
         and (kept_for_answers.type_id is null
@@ -116,7 +117,7 @@ begin
     -- A statement of its own, because one that reads a ledger keeps it from being truncated until it ends.
     if v_newest >= pgps_internal.segment_size('shipment') then
         select min(s.shipment_id) - 1 into v_low from pgps_internal.neighbour n
-        cross join lateral pgps_internal.position_of(n.subscription_id) p
+        cross join lateral pgps_internal.position_seen(n.subscription_id) p
         join pgps_internal.shipment s on s.neighbour_id = n.neighbour_id and s.lseq > p.received_event;
         v_reclaimed := pgps_internal.reclaim_ledger('shipment', coalesce(v_low, v_newest), v_newest);
     end if;

@@ -3,7 +3,7 @@
 -- Writes: activation, attached, origin, unsettled.
 
 create or replace function pgps_internal.horizon(origin_id integer) returns bigint
-language plpgsql stable
+language plpgsql volatile
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -42,7 +42,7 @@ comment on function pgps_internal.reached(integer) is
 'The newest batch of an origin that this broker may have; the highest number for a past epoch of its own';
 
 create or replace function pgps_internal.last_sent(neighbour_id integer) returns bigint
-language plpgsql stable
+language plpgsql volatile
 as $$
 begin
     return coalesce((select o.lseq from pgps_internal.shipment o where o.neighbour_id = last_sent.neighbour_id
@@ -119,9 +119,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform pgps_internal.note_lack(answer_again.origin_id, answer_again.key);
     -- A child that was told that the filter is in force takes silence for completeness. It is told nothing more of the
     -- origin until the filter is in force again from where it stands on, as if it had just attached. Unless no way
     -- brings the type any more, because somebody has revoked it: the other types are not held up for it.
+    -- First the ledger is locked in which the next statement reads what was sent (decision 105).
+    perform pgps_internal.last_sent(a.neighbour_id) from pgps_internal.attached a
+    where a.origin_id = answer_again.origin_id and a.is_live;
     update pgps_internal.attached a
     set is_live = false, missing = '{}',
         horizon = greatest(a.horizon, pgps_internal.sent(a.neighbour_id, a.origin_id, a.attachment)),
@@ -203,7 +207,8 @@ create or replace view pgps_internal.early as
 -- Up to "since", what comes of an origin is not for the member, nor for one that its lane has yet to make (class_id
 -- null): what comes meanwhile is matched for it afterwards.
 -- A filter that was changed in the meantime counts where the former one is in force.
-select m.subscription_id, m.class_id, m.type_id, o.origin_id, least(a.since, f.since) as since
+select m.subscription_id, m.class_id, m.type_id, o.origin_id, least(a.since, f.since) as since,
+    coalesce(a.had_since, a.since) as had_since
 from pgps_internal.subscription s
 join (
     select n.subscription_id, n.class_id, n.type_id from pgps_internal.member n
@@ -221,7 +226,8 @@ left join (
 ) f on f.subscription_id = m.subscription_id and f.type_id = m.type_id and f.origin_id = o.origin_id
 where s.scope = 'global' and not o.is_self;
 comment on view pgps_internal.early is
-'Global subscriptions, by origin, and from which batch on its events are for them; null: not known yet';
+'Global subscriptions, by origin, and from which batch on its events are for them; null: not known yet. had_since: from
+which batch on they have had all that their filters want, truncated or not';
 
 create or replace function pgps_internal.settle_origins() returns void
 language plpgsql

@@ -74,6 +74,10 @@ begin
         return null;
     end if;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_types[1];
+    if not found then
+        -- Dropped since, with its events: as below.
+        return '[]';
+    end if;
     execute 'select pgps_internal.sent_' || v_types[1] || '($1, $2)' using small_parts.shipments, v_only into v_part;
     if v_part is null then
         return null;
@@ -151,6 +155,19 @@ $$;
 comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is
 'Raises 55000 unless a batch begins where the last received ends';
 
+create or replace function pgps_internal.awaits_answer(neighbour_id integer) returns boolean
+language sql stable
+as $$
+    -- An origin has a parent and an attachment also where nobody here wants anything of it: then nothing was asked.
+    select exists (select from pgps_internal.origin o
+        where o.parent = awaits_answer.neighbour_id and o.answered is distinct from o.attachment
+            and exists (select from pgps_internal.told t
+                where t.neighbour_id = o.parent and t.kind = 'attach' and t.key = o.origin_id::text
+                    and (t.value ->> 'attachment')::integer = o.attachment))
+$$;
+comment on function pgps_internal.awaits_answer(integer) is
+'True while a neighbour was asked for an origin and has not answered: what comes next of that may be the answer';
+
 create or replace function pgps_internal.may_change_routes(
     neighbour pgps_internal.neighbour, batch jsonb, staged boolean
 ) returns boolean
@@ -159,9 +176,7 @@ as $$
 begin
     return (may_change_routes.staged or may_change_routes.batch -> 'types' -> 0 is null)
                 and not pgps_internal.is_flowing(may_change_routes.neighbour, may_change_routes.batch -> 'items')
-            or exists (select from pgps_internal.origin o
-                where o.parent = (may_change_routes.neighbour).neighbour_id
-                    and o.answered is distinct from o.attachment);
+            or pgps_internal.awaits_answer((may_change_routes.neighbour).neighbour_id);
 end
 $$;
 comment on function pgps_internal.may_change_routes(pgps_internal.neighbour, jsonb, boolean) is

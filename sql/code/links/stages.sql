@@ -41,7 +41,8 @@ begin
         insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, type_id, origin_id, origin_batch,
             origin_event, payload, published_at, sqlstate, error)
         select ($1).neighbour_id, ($1).name, ($1).role, $2, o.origin_id, (i.value ->> 'upto')::bigint, s.pgps_event,
-            to_jsonb(s.*) - '{pgps_id,pgps_item,pgps_event}'::text[], (r.value ->> 'published_at')::timestamptz, $3, $4
+            to_jsonb(s.*) - '{pgps_id,pgps_item,pgps_event}'::text[],
+            pgps_internal.told_time(r.value ->> 'published_at'), $3, $4
         from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> 'items') i, jsonb_array_elements($6) r,
             pgps_internal.origin o
         where s.pgps_id = $7 and r.value -> 'lseq' = i.value -> 'lseq' and $7 <@ (r.value ->> 'ids')::int8multirange
@@ -108,8 +109,12 @@ begin
                 publish_stage.slices, v_id, v_state, v_error);
         end;
     end loop;
+    if v_state is not null then
+        perform pgps_internal.check_refused((publish_stage.neighbour).role);
+    end if;
 end
 $$;
 comment on function pgps_internal.publish_stage(pgps_internal.neighbour, pgps_internal.event_type, jsonb,
     int8multirange, jsonb, jsonb) is
-'Puts staged events of a type into its log; those that its constraints refuse go to pgps.exceptions';
+'Puts staged events of a type into its log; those that its constraints refuse go to pgps.exceptions. Errors:
+54000 too many wait there.';

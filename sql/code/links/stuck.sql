@@ -19,16 +19,19 @@ create or replace function pgps_internal.serves_a_stranger(pid integer, role oid
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Every function of a link locks one of these in a mode that no reader takes; nobody but the functions can.
+    -- Every function of a link, and what a network brings, locks one of these in a mode that no reader takes; nobody
+    -- but the functions can.
     select not pg_has_role(serves_a_stranger.role, 'pgps_worker', 'usage')
         and not pg_has_role(serves_a_stranger.role, 'pgps_admin', 'usage')
         and exists (select from pg_locks l where l.pid = serves_a_stranger.pid and l.granted
             and l.locktype = 'relation' and l.mode <> 'AccessShareLock'
             and l.relation = any ('{pgps_internal.turn_of_neighbours, pgps_internal.turn_of_sending,
-                pgps_internal.turn_of_routes, pgps_internal.arrival, pgps_internal.link_session}'::regclass[]))
+                pgps_internal.turn_of_routes, pgps_internal.arrival, pgps_internal.link_session,
+                pgps_internal.network_origin, pgps_internal.network_mark}'::regclass[]))
 $$;
 comment on function pgps_internal.serves_a_stranger(integer, oid) is
-'True for a session that has called the functions of a link in its transaction, for a role that is no worker''s here';
+'True for a session that has called the functions of a link, or of a network, in its transaction, for a role that is no
+worker''s here';
 
 create or replace function pgps.end_stuck_links(patience interval = '5 seconds') returns text[]
 language plpgsql security definer

@@ -32,6 +32,19 @@ comment on function pgps_internal.reach_to_tell(jsonb, integer, integer) is
 'How far a filter may travel, as a part of what is told of it: as told before, if that is enough for the way to any
 broker and not too much, since a subscription nearer by would otherwise tell all brokers behind once more';
 
+create or replace function pgps_internal.first_told(neighbour_id integer, type_id integer) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A new number each time that it is told, so that what is said of it from before it was withdrawn is ignored; and
+    -- of which type it is, which may be dropped and created anew.
+    return jsonb_build_object('told', pgps_internal.last_sent(first_told.neighbour_id) + 1, 'made', first_told.type_id);
+end
+$$;
+comment on function pgps_internal.first_told(integer, integer) is
+'What is noted of a filter, of an event type, that a neighbour is told for the first time or once more';
+
 drop function if exists pgps_internal.should_know(pgps_internal.neighbour);
 create or replace function pgps_internal.should_know(
     neighbour pgps_internal.neighbour, interests pgps_internal.interest[]
@@ -67,8 +80,7 @@ begin
         || case when a.is_open then '{"is_open": true}'::jsonb else '{}' end
     from ads a
     union all
-    -- A new number each time that it is told, so that what is said of it from before it was withdrawn is ignored.
-    select 'sub', f.key, coalesce(t.value, jsonb_build_object('told', pgps_internal.last_sent(v_id) + 1))
+    select 'sub', f.key, coalesce(t.value, pgps_internal.first_told(v_id, f.type_id))
         || pgps_internal.reach_to_tell(t.value, f.reach, v_enough)
     from filters f
     left join pgps_internal.told t on t.neighbour_id = v_id and t.kind = 'sub' and t.key = f.key
@@ -88,6 +100,7 @@ begin
     join pgps_internal.wanted w using (neighbour_id)
     where a.neighbour_id = v_id and a.is_live and w.gone_batch is null and (o.is_self
         or exists (select from pgps_internal.activation c where c.origin_id = a.origin_id and c.key = w.key))
+    union all select g.* from pgps_internal.lacks_to_tell(v_id) g
     union all
     select l.* from pgps_internal.lows(v_id) l where (should_know.neighbour).direction <> 'out'
     union all select r.* from pgps_internal.tells(should_know.neighbour) r;
@@ -175,7 +188,9 @@ begin
     perform pgps_internal.compare_types(refresh.neighbour);
     perform pgps_internal.choose_parents();
     perform pgps_internal.push_filters();
+    perform pgps_internal.tell_of_own_made_anew(refresh.neighbour);
     v_interests := pgps_internal.all_interests();
+    perform pgps_internal.end_lacks();
     if pgps_internal.activate(v_interests) then
         v_interests := pgps_internal.all_interests();
     end if;
@@ -194,7 +209,7 @@ begin
         and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, v_interests, t.kind, t.key));
     delete from pgps_internal.told t
     where t.neighbour_id = v_id
-        and (t.kind in ('active', 'parted')
+        and (t.kind in ('active', 'parted', 'gap')
             and not exists (select from unnest(v_known) s where s.kind = t.kind and s.key = t.key)
         or (t.kind, t.key) in (select w.kind, w.key from jsonb_to_recordset(v_news) w(kind text, key text)));
     insert into pgps_internal.told (neighbour_id, kind, key, value)
@@ -202,9 +217,9 @@ begin
         from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
     perform pgps_internal.note_breaks(v_id, v_news);
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
-    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
-            array['type', 'ad', 'unsub', 'sub', 'unpart', 'part', 'parted', 'attach', 'low', 'active', 'detach', 'unad',
-                'drain', 'drained'], w.message), w.key),
+    select v_id, (select pgps_internal.last_sent(v_id)) + row_number() over (order by array_position(
+            array['type', 'ad', 'unsub', 'sub', 'unpart', 'part', 'parted', 'attach', 'low', 'gap', 'active', 'detach',
+                'unad', 'drain', 'drained'], w.message), w.key),
         w.message, pgps_internal.tell(w.message, w.key, w.value, v_id)
     from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text);
 end
@@ -222,7 +237,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     case is_held.kind
-        when 'type', 'active', 'parted', 'low', 'drain', 'drained' then
+        when 'type', 'active', 'parted', 'low', 'gap', 'drain', 'drained' then
             -- Harmless when stale, so it is never withdrawn.
             return true;
         when 'ad' then
@@ -275,7 +290,8 @@ begin
             return tell.value || jsonb_build_object('name', tell.key);
         when 'sub' then
             select f.* into v_filter from pgps_internal.link_filter f where f.key = tell.key;
-            return tell.value || jsonb_build_object('key', tell.key, 'filter', v_filter.filter, 'constant_types',
+            return tell.value - 'made' || jsonb_build_object('key', tell.key, 'filter', v_filter.filter,
+                'constant_types',
                 v_filter.constant_types,
                 'environment', v_filter.environment, 'type',
                     (select t.name from pgps_internal.event_type t where t.type_id = v_filter.type_id),
@@ -286,6 +302,11 @@ begin
             select o.* into v_origin from pgps_internal.origin o where o.origin_id = tell.key::integer;
             return tell.value || jsonb_build_object('horizon',
                 least(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
+                -- So that who does not know a type waits for none of its filters.
+                'types', (select coalesce(to_jsonb(array_agg(k)), '[]') from (
+                    select e.name, array_agg(t.key) as keys from pgps_internal.told t
+                    join pgps_internal.link_filter f using (key) join pgps_internal.event_type e using (type_id)
+                    where t.neighbour_id = tell.neighbour_id and t.kind = 'sub' group by e.name) k),
                 'keep', array(
                     -- A filter that was told stands for those that it covers. One that is stale went with an event type
                     -- that the neighbour made anew: it would wait for ever to be told that one, and need not, since

@@ -55,7 +55,8 @@ begin
     values ((hear_type.neighbour).neighbour_id, v_name, hear_type.body, v_difference)
     on conflict on constraint foreign_type_pkey do update set definition = excluded.definition,
         difference = excluded.difference;
-    if v_before -> 'made' <> hear_type.body -> 'made' then
+    -- Also when it is the first time: it did not know the type when it was told the filters.
+    if v_before -> 'made' is distinct from hear_type.body -> 'made' then
         perform pgps_internal.tell_again(hear_type.neighbour, v_type.type_id);
     end if;
 end
@@ -84,8 +85,30 @@ begin
 end
 $$;
 comment on function pgps_internal.tell_again(pgps_internal.neighbour, integer) is
-'Tells a neighbour filters again when it has dropped an event type and created it anew: those that it was told went with
-the old type';
+'Tells a neighbour filters again when one of the two has dropped an event type and created it anew: those that were told
+went with the old type';
+
+create or replace function pgps_internal.tell_of_own_made_anew(neighbour pgps_internal.neighbour) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (tell_of_own_made_anew.neighbour).neighbour_id;
+    v_types integer[];
+begin
+    -- Filters that were told by a release that did not note of which type they are.
+    update pgps_internal.told t set value = t.value || jsonb_build_object('made', f.type_id)
+    from pgps_internal.link_filter f
+    where t.neighbour_id = v_id and t.kind = 'sub' and f.key = t.key and not t.value ? 'made';
+    v_types := array(select distinct f.type_id from pgps_internal.told t join pgps_internal.link_filter f using (key)
+        where t.neighbour_id = v_id and t.kind = 'sub' and (t.value ->> 'made')::integer <> f.type_id
+            and not t.value ? 'is_stale');
+    perform pgps_internal.tell_again(tell_of_own_made_anew.neighbour, u) from unnest(v_types) u;
+end
+$$;
+comment on function pgps_internal.tell_of_own_made_anew(pgps_internal.neighbour) is
+'Tells a neighbour filters again of an event type that was dropped here and created anew since they were told: they are
+the same word for word, and are in force nowhere any more';
 
 create or replace function pgps_internal.adopt_type(neighbour pgps_internal.neighbour, body jsonb)
 returns pgps_internal.event_type
@@ -97,6 +120,14 @@ declare
     v_columns text;
     v_type pgps_internal.event_type;
 begin
+    -- Of what pgps makes by itself only what links carry: else a neighbour would have it before pgps, with its rights.
+    if v_name ~ '^pgps_' and v_name !~ '^pgps_part_[0-9a-f]{20}$' and not (v_name = 'pgps_uow'
+            and pgps_internal.is_relay(array(select format('%s %s', a.name, a.type)
+                from rows from (jsonb_to_recordset(adopt_type.body -> 'attributes') as (name text, type text))
+                    with ordinality a(name, type, n) order by a.n))) then
+        raise exception 'the name "%" is for pgps itself', v_name using errcode = '42939',
+            hint = 'Event types whose names begin with pgps_ do not cross.';
+    end if;
     -- Names and types only: a default or check of another broker would run with this one's rights. A text that
     -- to_regtype accepts is a type, with its length or precision, and nothing else, unless a comment in it hides more:
     -- then only the type's own name is used.

@@ -36,7 +36,8 @@ create or replace view pgps.routes with (security_barrier) as
 select p.broker as origin, b.broker_id, b.epoch, true as is_self, null::text as neighbour, array[p.broker] as path,
     0 as cost, null::boolean as is_parent,
     array(select t.name from pgps_internal.event_type t
-        where exists (select from pgps_internal.advertisement a where a.type_id = t.type_id)
+        where exists (select from pgps_internal.advertisement a join pg_roles r on r.oid = a.role::oid
+            where a.type_id = t.type_id)
             order by t.name) as event_types,
     '{}'::text[] as filters_in_force
 from pgps_internal.progress p

@@ -87,6 +87,11 @@ begin
         coalesce((select range_agg(int8range(w.event_id, w.event_id, '[]')) from (
             select s.event_id from pgps_internal.share s where s.subscription_id = v_id and s.type_id = m.type_id
             union all
+            select e.event_id from pgps_internal.unshared u
+            join pgps_internal.delivery d using (class_id, batch_id, type_id)
+            cross join lateral pgps_internal.event_ids(d) e(event_id)
+            where u.subscription_id = v_id and u.class_id = m.class_id and e.event_id > u.shared_upto
+            union all
             select f.event_id from pgps_internal.failure f where f.subscription_id = v_id and f.type_id = m.type_id
                 and f.state <> 'settled'
             union all

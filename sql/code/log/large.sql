@@ -45,6 +45,16 @@ begin
     from unnest(part_bounds.parts) p join pgps_internal.control c on c.xid = any (p.xids) and c.type_id = p.type_id
     where c.lo < c.hi and exists (select from pgps_internal.feature f where f.type_id = p.type_id
         and f.name = 'registration');
+    -- Nor is an item that came over a link: neighbours have all of it when they have something of it. It was one batch
+    -- of its origin, so it is not too large for one here.
+    if pg_sequence_last_value('pgps_internal.arrival_id_seq'::regclass) is not null then
+        select range_agg(w.r) into v_whole
+        from (
+            select unnest(v_whole) union all
+            select int8range(a.lo, a.hi, '(]') from pgps_internal.arrival a
+            where a.hi >= v_lowest and a.lo < v_upper and a.lo < a.hi
+        ) w(r);
+    end if;
     -- Cut at multiples of the size, so that a part lies in one segment of the log.
     return v_lowest || array(
         select b from generate_series((v_lowest / v_size + 1) * v_size, v_upper - 1, v_size) b
@@ -127,6 +137,7 @@ declare
     v_most integer;
     v_is_pending boolean;
     v_is_mended boolean;
+    v_is_ready boolean;
     v_last pgps_internal.batch;
     v_window pgps_internal.batch_window;
     v_part pgps_internal.part;
@@ -143,13 +154,11 @@ begin
     lock table only pgps_internal.batch in share row exclusive mode;
     -- All questions in one statement, to save executor start-up.
     select coalesce(dispatch_batch.max_events, pgps_internal.most_at_once(s.value)),
-        exists (select from pgps_internal.class c where c.is_pending) or exists (select from pgps_internal.newcomer),
-        exists (select from pgps_internal.broken_type b where b.is_mended or b.sqlstate = '55P03')
-    into v_most, v_is_pending, v_is_mended
+        exists (select from pgps_internal.class c where c.is_pending) or exists (select from pgps_internal.newcomer)
+    into v_most, v_is_pending
     from pgps_internal.setting s where s.name = 'max_batch_events';
-    if v_is_pending then
-        perform pgps_internal.meet_newcomers(), pgps_internal.catch_up_all();
-    end if;
+    v_is_ready := pgps_internal.before_windows(v_is_pending);
+    v_is_mended := pgps_internal.may_be_mended();
     while v_events = 0 loop
         if v_is_mended then
             v_events := pgps_internal.dispatch_mended(v_most);
@@ -159,7 +168,7 @@ begin
         v_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
             then pgps_internal.next_window(v_last, v_most) else pgps_internal.begin_epoch(v_last) end;
         exit when (v_window.batch).batch_id is null;
-        v_is_pending := pgps_internal.before_batch(v_last, v_window.parts);
+        v_is_ready := pgps_internal.before_window(v_last, v_window.parts);
         foreach v_part in array v_window.parts loop
             if upper(v_part.ranges) - lower(v_part.ranges) > v_most then
                 v_large := pgps_internal.size_if_large(v_window, v_most);
@@ -193,6 +202,7 @@ declare
         pgps_internal.most_at_once(pgps_internal.setting('max_batch_events')));
     v_window pgps_internal.batch_window;
     v_last pgps_internal.batch;
+    v_is_ready boolean;
 begin
     if v_most <= 0 then
         raise exception 'invalid max_events %', v_most using errcode = '22023',
@@ -205,7 +215,7 @@ begin
     if (v_window.batch).batch_id is null then
         return 0;
     end if;
-    perform pgps_internal.before_batch(v_last, v_window.parts);
+    v_is_ready := pgps_internal.before_window(v_last, v_window.parts);
     return coalesce(pgps_internal.open_parts(v_window), 0);
 end
 $$;

@@ -78,7 +78,10 @@ begin
     if not found then
         return to_jsonb(false);
     end if;
-    execute format('drop table %s', v_load.relation);
+    -- Somebody may copy into it still, for hours if his host is gone. Then pgps.reclaim() drops it, when he has ended.
+    if pgps_internal.try_lock(v_load.relation) then
+        execute format('drop table %s', v_load.relation);
+    end if;
     return to_jsonb(true);
 end
 $$;
@@ -91,7 +94,7 @@ begin atomic
 end;
 comment on function pgps.discard_load(text) is
 'Drops a load with what was brought in; false when there is none of that name, or it is another role''s. Waits for
-sessions that still copy into it. Errors: 22023 null.';
+nobody: the table into which sessions still copy goes when they have ended, with pgps.reclaim(). Errors: 22023 null.';
 
 create or replace function pgps_internal.do_claim(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -118,6 +121,36 @@ comment on function pgps.claim(text, text, bigint) is
 'Takes a producer''s number for what this transaction publishes: true the first time, false when it was taken, as
 pgps.publish does for one event. A concurrent claim waits until this transaction ends; a rollback gives the number back.
 Needs INSERT on the event type. Errors: 42704, 22023, 42501.';
+
+create or replace function pgps_internal.do_last_claim(caller name, args jsonb) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+begin
+    if args ->> 'producer' is null then
+        raise exception 'producer is null' using errcode = '22023', hint = 'Give the name of a job.';
+    elsif not has_table_privilege(caller, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
+    end if;
+    return to_jsonb((select max(r.producer_seq) from pgps_internal.receipt r where r.type_id = v_type.type_id
+        and r.producer = args ->> 'producer' and r.publisher = quote_ident(caller)::regrole));
+end
+$$;
+comment on function pgps_internal.do_last_claim(name, jsonb) is 'See pgps.last_claim';
+
+create or replace function pgps.last_claim(event_type text, producer text) returns bigint
+language sql
+begin atomic
+    select (pgps._call('last_claim', jsonb_build_object('event_type', last_claim.event_type,
+        'producer', last_claim.producer)) #>> '{}')::bigint;
+end;
+comment on function pgps.last_claim(text, text) is
+'Gives the greatest number of a producer that this role has taken for an event type, by pgps.claim or pgps.publish, and
+that is still known (dedupe_retention of the type); null when there is none. A producer whose numbers rise by one, such
+as a streaming query, sees by it that it was set back. Needs INSERT on the event type. Errors: 42704, 22023, 42501.';
 
 create or replace function pgps.publish_load(
     event_type text, load text, parts text[], attributes text[], producer text = null, producer_seq bigint = null,
@@ -169,14 +202,16 @@ declare
     v_left regclass;
 begin
     for v_load in select l.* from pgps_internal.load l
-        where l.created_at < pgps_internal.clock() - pgps_internal.setting('load_retention')::interval loop
+        where l.created_at < pgps_internal.clock() - pgps_internal.setting('load_retention')::interval
+        for update skip locked loop
         continue when not pgps_internal.try_lock(v_load.relation);
         execute format('drop table %s', v_load.relation);
         delete from pgps_internal.load l where l.name = v_load.name;
     end loop;
-    -- Tables of loads whose event types were dropped meanwhile.
+    -- Tables of loads whose event types were dropped meanwhile, or that were in use when they were given up. Names are
+    -- not compared as text: the session that wrote one down may quote all identifiers, and this one not.
     for v_left in select c.oid from pg_class c where c.relnamespace = 'pgps_load'::regnamespace and c.relkind = 'r'
-        and not exists (select from pgps_internal.load l where l.relation = c.oid::regclass::text) loop
+        and not exists (select from pgps_internal.load l where to_regclass(l.relation) = c.oid) loop
         if pgps_internal.try_lock(v_left) then
             execute format('drop table %s', v_left);
         end if;
@@ -191,4 +226,4 @@ insert into pgps_internal.setting (name, value, kind, description) values
 on conflict (name) do nothing;
 
 grant execute on function pgps.begin_load(text, text), pgps.discard_load(text), pgps.claim(text, text, bigint),
-    pgps.publish_load(text, text, text[], text[], text, bigint, bigint) to public;
+    pgps.last_claim(text, text), pgps.publish_load(text, text, text[], text[], text, bigint, bigint) to public;

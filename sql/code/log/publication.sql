@@ -175,7 +175,7 @@ begin
         using errcode = '22023',
             hint = format('Publish it without GUARANTEED (reliability => null), or first: select pgps.alter_queue(%L, '
             'persistent => true)',
-            v_type.name || '_in');
+            quote_ident(v_type.name || '_in'));
     end if;
     return false;
 end

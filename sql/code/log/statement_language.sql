@@ -49,7 +49,7 @@ declare
     v_type text := _subscription_statement.parsed ->> 'event_type';
 begin
     perform pgps.subscribe(name => pg_catalog.quote_ident(_subscription_statement.parsed ->> 'name'),
-        event_type => case when pg_catalog.right(v_type, 1) = '*' then v_type else pg_catalog.quote_ident(v_type) end,
+        event_type => pgps._quoted_pattern(v_type, pg_catalog.right(v_type, 1) = '*'),
         filter => _subscription_statement.parsed ->> 'filter', scope => _subscription_statement.parsed ->> 'scope',
         execute => (_subscription_statement.parsed ->> 'execute') || '('
             || coalesce(_subscription_statement.parsed ->> 'args', '') || E'\n)',
@@ -87,6 +87,35 @@ $$;
 comment on function pgps._rule_statement(jsonb) is
 'CREATE RULE … ON an event of the statement language, which is an internal subscription; see pgps.execute';
 
+create or replace function pgps._require_revoked(event_type text, privilege text, roles jsonb) returns void
+language plpgsql stable
+as $$
+declare
+    v_role text;
+    v_grantor name;
+begin
+    -- PostgreSQL takes back only what the same role has granted, and says nothing of the rest.
+    select case x.grantee when 0 then 'public' else pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) end,
+        pg_catalog.pg_get_userbyid(x.grantor) into v_role, v_grantor
+    from pg_catalog.pg_class c
+    cross join lateral pg_catalog.aclexplode(c.relacl) x
+    join pg_catalog.jsonb_array_elements_text(_require_revoked.roles) r on case r when 'public' then x.grantee = 0
+        else pg_catalog.pg_get_userbyid(x.grantee) = case when r = 'session_user' then session_user
+            when r in ('current_user', 'current_role') then current_user else r::name end end
+    where c.oid = pg_catalog.format('pgps_event.%I', _require_revoked.event_type)::regclass
+        and x.privilege_type = _require_revoked.privilege and x.grantee <> c.relowner limit 1;
+    if v_role is not null then
+        raise exception 'role % still has % on event type "%", from role %', v_role,
+            pg_catalog.lower(_require_revoked.privilege), _require_revoked.event_type, v_grantor
+        using errcode = '42501', hint = pg_catalog.format('Only who has granted it takes it back: set role %I; '
+            'revoke %s on pgps_event.%I from %s', v_grantor, pg_catalog.lower(_require_revoked.privilege),
+            _require_revoked.event_type, v_role);
+    end if;
+end
+$$;
+comment on function pgps._require_revoked(text, text, jsonb) is
+'Raises 42501 when a role still has a privilege that was to be taken back, since somebody else has granted it';
+
 create or replace function pgps._grant_statement(parsed jsonb) returns text
 language plpgsql
 as $$
@@ -95,6 +124,7 @@ declare
     v_type text := pgps._call('type_name',
         pg_catalog.jsonb_build_object('name',
         pg_catalog.quote_ident(_grant_statement.parsed ->> 'event_type'))) #>> '{}';
+    v_privilege text := case _grant_statement.parsed ->> 'privilege' when 'publish' then 'INSERT' else 'SELECT' end;
     v_unknown text;
 begin
     select r into v_unknown from pg_catalog.jsonb_array_elements_text(_grant_statement.parsed -> 'roles') r
@@ -104,11 +134,14 @@ begin
         raise exception 'role "%" does not exist', v_unknown using errcode = '42704', hint = 'See \du, or pg_roles.';
     end if;
     execute pg_catalog.format('%s %s on pgps_event.%I %s %s', case when v_grants then 'grant' else 'revoke' end,
-        case _grant_statement.parsed ->> 'privilege' when 'publish' then 'insert' else 'select' end, v_type,
+        v_privilege, v_type,
         case when v_grants then 'to' else 'from' end,
         (select pg_catalog.string_agg(case when r in ('public', 'current_user', 'session_user', 'current_role') then r
             else pg_catalog.quote_ident(r) end, ', ')
             from pg_catalog.jsonb_array_elements_text(_grant_statement.parsed -> 'roles') r));
+    if not v_grants then
+        perform pgps._require_revoked(v_type, v_privilege, _grant_statement.parsed -> 'roles');
+    end if;
     return pg_catalog.upper(_grant_statement.parsed ->> 'verb');
 end
 $$;
@@ -209,5 +242,5 @@ EVENT TYPE t {TO | FROM} role, GRANT | REVOKE {SEND | SERVE} ON SERVICE class/se
 
 grant execute on function pgps._publish_statement(jsonb), pgps._subscription_statement(jsonb),
     pgps._composite_statement(jsonb), pgps._rule_statement(jsonb),
-    pgps._grant_statement(jsonb), pgps._service_statement(jsonb),
+    pgps._grant_statement(jsonb), pgps._require_revoked(text, text, jsonb), pgps._service_statement(jsonb),
     pgps.execute(text) to public;

@@ -22,7 +22,8 @@ comment on view pgps.classes is
 subscriptions: how many share the class, composite events with such a leaf among them, since their role and predicate
 are the same: the predicate is asked once for all of them. shape, signature_id, classes: the predicate without its
 constants, and how many classes are asked by its query together. asked_in: dispatch, or lane (pgps.lanes) when the
-predicate may read more than the event, or the role has more shapes for the event type than the setting
-dispatch_filters. The last four are null without a filter';
+predicate may read more than the event or has held up the dispatcher (dispatch_filter_timeout), or the role has more
+shapes (dispatch_filters) or competing consumers (dispatch_shares) for the event type than are asked there. The last
+four are null without a filter';
 
 grant select on pgps.classes to public;

@@ -246,7 +246,8 @@ begin
         where g.type_id = (find_signature.event_type).type_id and g.owner = find_signature.owner
             and md5(g.shape) = md5(find_signature.parsed ->> 'shape')
             and g.parameter_types = find_signature.parameter_types and g.environment = find_signature.environment
-            and g.in_lane = v_in_lane;
+            and g.in_lane = v_in_lane
+            and (v_in_lane or not exists (select from pgps_internal.unasked u where u.signature_id = g.signature_id));
         exit when found or v_in_lane or find_signature.in_lane is not null;
         v_in_lane := pgps_internal.is_crowded((find_signature.event_type).type_id, find_signature.owner);
         exit when not v_in_lane;

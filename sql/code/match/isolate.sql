@@ -156,28 +156,37 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_mark bigint := (select m.last_value from pgps_internal.matching_seq m);
-    v_signature bigint := v_mark & ((1::bigint << 40) - 1);
+    v_found bigint := (select m.last_value from pgps_internal.matching_seq m);
+    v_mark bigint := v_found & ((1::bigint << 62) - 1);
+    v_signature pgps_internal.signature;
     v_names text;
 begin
-    -- Another dispatcher has set the mark since, and will come upon the same filter; or no filter was being matched.
+    -- Another dispatcher has set the mark since, or no filter was being matched.
     if v_mark >> 40 <> pg_backend_pid() then
         return null;
     end if;
-    perform setval('pgps_internal.matching_seq', 0);
-    perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0),
-        'filter: cancelled by the statement timeout')
-    from pgps_internal.class c where c.signature_id = v_signature and c.is_active;
-    select string_agg(s.name, ', ') into v_names
+    select g.* into v_signature from pgps_internal.signature g
+    where g.signature_id = v_mark & ((1::bigint << 40) - 1);
+    if not found then
+        return null;
+    end if;
+    select string_agg(s.name, ', ' order by s.name) into v_names
     from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s
         using (subscription_id)
-    where c.signature_id = v_signature;
+    where c.signature_id = v_signature.signature_id and c.is_active;
+    if pgps_internal.try_lock('pgps_internal.batch', 'share row exclusive') then
+        perform pgps_internal.set_cut_apart();
+    elsif v_found = v_mark then
+        -- Nobody has cut it short, so whoever dispatches now does not know of it, and will come upon the same filter.
+        return null;
+    end if;
     return v_names;
 end
 $$;
 comment on function pgps.blame() is
-'After a dispatch in this session was cancelled: suspends the subscriptions whose filter ran too long and returns their
-names. Filters that read more than the event are not among them: see pgps.lanes.';
+'After a dispatch in this session was cancelled: the filter that was being asked is asked in the lane of its role from
+now on (pgps.lanes), and a neighbour''s is taken as no filter. Returns the names of its subscriptions; null when none
+was being asked. Needs pgps_worker or pgps_admin.';
 
 revoke all on function pgps.blame() from public;
 grant execute on function pgps.blame() to pgps_worker, pgps_admin;

@@ -18,7 +18,7 @@ $$;
 comment on function pgps_internal.open_lane(regrole) is 'Gives a role a lane if it has none, at the last batch';
 
 create or replace function pgps_internal.lane_position(lane_id bigint) returns bigint
-language plpgsql stable
+language plpgsql volatile
 as $$
 declare
     v_batch bigint;

@@ -87,6 +87,9 @@ declare
     v_ids int8multirange := match_type.ids;
     v_classes bigint[];
     v_mark bigint;
+    v_began timestamptz;
+    v_entered timestamptz;
+    v_took interval[];
 begin
     -- Without a filter there is nothing to evaluate but the type's policies, if it has any.
     if match_type.has_unfiltered and not (match_type.event_type).has_policy then
@@ -96,24 +99,37 @@ begin
         v_classes := pgps_internal.match_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids,
             match_type.careful);
     end if;
+    v_began := clock_timestamp();
     foreach v_signature in array match_type.signatures loop
         if (match_type.event_type).has_policy then
+            -- What a policy takes is not its reader's fault, nor that of the filter before.
+            v_mark := setval('pgps_internal.matching_seq', 0);
             v_ids := case when match_type.careful
                 then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_signature.owner,
                     match_type.ids)
                 else pgps_internal.visible(match_type.event_type, v_signature.owner, match_type.ids) end;
-            continue when isempty(v_ids);
         end if;
-        -- Noted so that pgps.blame() finds the filter if a timeout cancels it.
-        v_mark := setval('pgps_internal.matching_seq', (pg_backend_pid()::bigint << 40) + v_signature.signature_id);
-        if match_type.careful then
-            perform pgps_internal.match_carefully(match_type.batch_id, v_signature, v_ids);
-        else
-            v_classes := v_classes || pgps_internal.match_signature(match_type.batch_id, v_signature, v_ids, null);
+        v_entered := clock_timestamp();
+        if not isempty(v_ids) then
+            -- Noted so that pgps.cut_filter sees how long it takes, and pgps.blame finds it when that cancels it.
+            v_mark := setval('pgps_internal.matching_since_seq',
+                match_type.events + (1000 * date_part('epoch', v_entered))::bigint);
+            v_mark := setval('pgps_internal.matching_seq', (pg_backend_pid()::bigint << 40) + v_signature.signature_id);
+            if match_type.careful then
+                perform pgps_internal.match_carefully(match_type.batch_id, v_signature, v_ids);
+            else
+                v_classes := v_classes || pgps_internal.match_signature(match_type.batch_id, v_signature, v_ids, null);
+            end if;
         end if;
+        v_took := v_took || (clock_timestamp() - v_entered);
     end loop;
     if v_mark is not null then
         v_mark := setval('pgps_internal.matching_seq', 0);
+        if clock_timestamp() - v_began > pgps_internal.usual_time(match_type.events, cardinality(v_took),
+            coalesce(cardinality(v_classes), 0)) then
+            perform pgps_internal.weigh(match_type.batch_id, (match_type.event_type).type_id, match_type.events,
+                match_type.signatures, v_took);
+        end if;
     end if;
     return v_classes;
 end

@@ -89,27 +89,31 @@ comment on function pgps_internal.begin_lane(pgps_internal.lane, integer, double
 is asked (mark), null = the session has none; and how long after the statement began no other batch is begun. Sets the
 alarm of a dispatch by hand, whose time (budget) is returned with a millisecond more for each event';
 
+drop function if exists pgps_internal.end_lane_batch(pgps_internal.batch_type, bigint[], integer[]);
 create or replace function pgps_internal.end_lane_batch(
-    batch pgps_internal.batch_type, classes bigint[], shared integer[]
+    lane pgps_internal.lane, batch pgps_internal.batch_type, classes bigint[], shared integer[], mark regclass
 ) returns void
 language plpgsql
 as $$
 begin
+    perform setval(end_lane_batch.mark, pgps_internal.lane_mark((end_lane_batch.lane).lane_id));
     if (end_lane_batch.batch).events > 200 then
         perform pgps_internal.plan_for_many(false);
     end if;
     if cardinality(end_lane_batch.classes) > 0 then
         perform pgps_internal.wake_members(end_lane_batch.classes);
         if (end_lane_batch.batch).type_id = any (end_lane_batch.shared) then
-            perform pgps_internal.share_out((end_lane_batch.batch).batch_id, (end_lane_batch.batch).type_id,
+            perform pgps_internal.share_in_lane((end_lane_batch.batch).batch_id, (end_lane_batch.batch).type_id,
                 end_lane_batch.classes);
         end if;
     end if;
 end
 $$;
-comment on function pgps_internal.end_lane_batch(pgps_internal.batch_type, bigint[], integer[]) is
+comment on function pgps_internal.end_lane_batch(pgps_internal.lane, pgps_internal.batch_type, bigint[], integer[],
+    regclass) is
 'After the signatures of a lane were asked about a batch of one type: wakes the subscribers of the classes that have a
-delivery in it, and shares those out whose types are shared';
+delivery in it, and shares those out whose types are shared, or notes them when that would take long. mark:
+the sequence that notes which signature is asked; none is any more';
 
 create or replace function pgps_internal.end_lane_run(
     lane pgps_internal.lane, run pgps_internal.lane_run, upto bigint, is_careful boolean, slot integer
@@ -120,6 +124,13 @@ begin
     if (end_lane_run.run).batches > 0 then
         insert into pgps_internal.lane_step (lane_id, batch_id)
         values ((end_lane_run.lane).lane_id, end_lane_run.upto);
+        -- Composite events go no further than the lanes of their leaves.
+        if pg_sequence_last_value('pgps_internal.composite_state_seq'::regclass) is not null then
+            perform pg_notify('pgps_composite', '') where exists (
+                select from pgps_internal.signature g
+                join pgps_internal.feature f on f.type_id = g.type_id and f.name = 'composite'
+                where g.owner = (end_lane_run.lane).owner and g.in_lane);
+        end if;
     end if;
     if (end_lane_run.lane).is_slow and not end_lane_run.is_careful then
         perform pgps_internal.note_quick_lane(end_lane_run.lane);
@@ -130,7 +141,8 @@ begin
 end
 $$;
 comment on function pgps_internal.end_lane_run(pgps_internal.lane, pgps_internal.lane_run, bigint, boolean, integer) is
-'Notes the batch up to which a lane has come, and that its session is in no lane any more';
+'Notes the batch up to which a lane has come, and that its session is in no lane any more; wakes who detects composite
+events';
 
 create or replace function pgps_internal.try_lane(
     lane pgps_internal.lane, most integer, seconds double precision, slot integer, inout try pgps_internal.lane_attempt
@@ -178,18 +190,18 @@ begin
             end if;
         end loop;
         if v_row.events > 200 or cardinality(v_classes) > 0 then
-            perform pgps_internal.end_lane_batch(v_row, v_classes, v_task.shared);
+            -- No filter is blamed for how long this takes.
+            select null, true, clock_timestamp() into try.signature_id, try.is_ending, try.began;
+            perform pgps_internal.end_lane_batch(try_lane.lane, v_row, v_classes, v_task.shared, v_task.mark);
         end if;
     end loop;
     v_run.is_done := cardinality(v_task.batches) < try_lane.most and not try.is_careful
         and coalesce(v_task.upto >= v_row.batch_id, true);
     try.run := v_run;
     perform pgps_internal.end_lane_run(try_lane.lane, v_run, v_task.upto, try.is_careful, try_lane.slot);
-    return;
 exception when others or assert_failure or query_canceled then
     get stacked diagnostics try.state = returned_sqlstate, try.error = message_text,
         try.context = pg_exception_context;
-    return;
 end
 $$;
 comment on function pgps_internal.try_lane(pgps_internal.lane, integer, double precision, integer,
@@ -210,6 +222,7 @@ declare
     v_lane pgps_internal.lane;
     v_try pgps_internal.lane_attempt;
     v_held text;
+    v_slowest bigint;
 begin
     select l.* into v_lane from pgps_internal.lane l
     where l.lane_id = run_lane.lane_id and l.is_slow = coalesce(run_lane.is_slow, l.is_slow) for update skip locked;
@@ -222,6 +235,7 @@ begin
     v_try.longest_time := '-1';
     loop
         v_try.signature_id := null;
+        v_try.is_ending := false;
         v_try.began := clock_timestamp();
         v_try.budget := run_lane.budget;
         v_try := pgps_internal.try_lane(v_lane, case when v_try.is_careful then 1 else run_lane.most end,
@@ -234,9 +248,11 @@ begin
             return row(0, 0, true, pgps_internal.note_held_lane(v_lane, v_held))::pgps_internal.lane_run;
         -- Less than the whole limit: the server measures from the first message of a statement, a little earlier.
         elsif v_limit > '0' and clock_timestamp() - statement_timestamp() >= 0.9 * v_limit then
-            return row(0, 0, false, pgps_internal.note_slow_lane(v_lane,
-                case when clock_timestamp() - v_try.began < v_try.longest_time then v_try.longest_id
-                    else v_try.signature_id end, 1, v_limit))::pgps_internal.lane_run;
+            v_slowest := case when clock_timestamp() - v_try.began < v_try.longest_time then v_try.longest_id
+                else v_try.signature_id end;
+            return row(0, 0, false, case when v_slowest is null and v_try.is_ending
+                then pgps_internal.note_broken_lane(v_lane, v_try.state, v_try.error)
+                else pgps_internal.note_slow_lane(v_lane, v_slowest, 1, v_limit) end)::pgps_internal.lane_run;
         elsif clock_timestamp() - v_entered >= v_try.budget then
             -- The lane's filters get no second chance here: the caller waits for them.
             return row(0, 0, true,

@@ -69,6 +69,7 @@ declare
     v_next integer;
     v_late boolean;
     v_told text[];
+    v_more boolean := true;
 begin
     -- All names are qualified, and no operator is used: a filter may have left another search_path behind.
     select l.lanes, l.last into v_lanes, v_last from pgps._lanes(run_lanes.seen, run_lanes.slow) l;
@@ -79,6 +80,10 @@ begin
         run_lanes.told := pg_catalog.array_cat(run_lanes.told, v_told);
         exit when v_next is null;
     end loop;
+    while run_lanes.slow is not true and v_more loop
+        select s.more into v_more from pgps._share_left(run_lanes.seconds) s(more);
+        commit;
+    end loop;
     if not v_late then
         run_lanes.seen := v_last;
     end if;
@@ -86,7 +91,8 @@ end
 $$;
 comment on procedure pgps.run_lanes(bigint, text[], boolean, double precision) is
 'Matches filters that read more than the event (lanes, one for each role), in short transactions; the worker calls it,
-and pgps.dispatch does the same for lanes that are not slow. slow: true = only slow lanes, false = only the others, null
+and pgps.dispatch does the same for lanes that are not slow. Then shares out to competing consumers what the lanes left
+for that, in portions, unless slow is true. slow: true = only slow lanes, false = only the others, null
 = both. seconds: begins no batch later than that, null = no limit. seen: looks only for batches after this one, and is
 the newest one on return; told: messages about what was too slow. Not inside a transaction block. Needs pgps_worker or
 pgps_admin.';

@@ -2,13 +2,15 @@
 -- Locks: the members that are shared out among, for which the dispatcher does not wait.
 -- Writes: share, unshared.
 
-create or replace function pgps_internal.share_out(batch_id bigint, type_id integer, classes bigint[] = null)
-returns void
+drop function if exists pgps_internal.share_out(bigint, integer, bigint[]);
+create or replace function pgps_internal.share_out(
+    batch_id bigint, type_id integer, classes bigint[] = null, later boolean = false
+) returns void
 language plpgsql
 as $$
 begin
     -- Whoever changes the filter of a subscription locks its members until the transaction ends (hold_members). Nobody
-    -- waits for that here: what such a subscription should get is noted, and shared out later (share_late).
+    -- waits for that here: what such a subscription should get is noted, and shared out later (unshared.sql).
     with wanted as materialized (
         select m.subscription_id, m.class_id, m.skip
         from pgps_internal.current_member m
@@ -23,11 +25,13 @@ begin
     ),
     free as materialized (
         select m.subscription_id, m.class_id, m.skip + w.skip as skip
-        from wanted w join pgps_internal.member m using (subscription_id, class_id) for key share of m skip locked
+        from wanted w join pgps_internal.member m using (subscription_id, class_id)
+        where not share_out.later for key share of m skip locked
     ),
     held as (
-        insert into pgps_internal.unshared (subscription_id, class_id, type_id, batch_id)
-        select w.subscription_id, w.class_id, share_out.type_id, share_out.batch_id
+        insert into pgps_internal.unshared (subscription_id, class_id, type_id, batch_id, owner)
+        select w.subscription_id, w.class_id, share_out.type_id, share_out.batch_id,
+            (select c.owner from pgps_internal.class c where c.class_id = w.class_id)
         from wanted w where not exists (select from free f
             where f.subscription_id = w.subscription_id and f.class_id = w.class_id)
         on conflict do nothing
@@ -42,9 +46,9 @@ begin
     on conflict do nothing;
 end
 $$;
-comment on function pgps_internal.share_out(bigint, integer, bigint[]) is
+comment on function pgps_internal.share_out(bigint, integer, bigint[], boolean) is
 'Writes a row for each event of a batch and each subscription whose consumers share it, except those that somebody is
-changing; classes: of these only, null = all';
+changing; classes: of these only, null = all. later: all of it is noted, to be shared out afterwards';
 
 create or replace function pgps_internal.hold_members(subscription_id bigint) returns void
 language plpgsql
@@ -59,41 +63,3 @@ $$;
 comment on function pgps_internal.hold_members(bigint) is
 'Nothing more is shared out to the consumers of a subscription until the transaction ends; the dispatcher does not wait
 for it';
-
-create or replace function pgps_internal.share_late() returns void
-language plpgsql
-as $$
-declare
-    v_told bigint;
-begin
-    -- If the filter was changed, the member that was locked is gone, and the class of the new filter catches up. If it
-    -- was not, because the transaction rolled back, what was left out is shared out now.
-    with free as materialized (
-        select u.subscription_id, u.class_id, u.type_id, u.batch_id, m.from_batch, m.skip + n.skip as skip
-        from pgps_internal.unshared u join pgps_internal.member m using (subscription_id, class_id)
-        join pgps_internal.current_member n using (subscription_id, class_id)
-        for key share of m skip locked
-    ),
-    over as (
-        delete from pgps_internal.unshared u
-        where exists (select from free f where f.subscription_id = u.subscription_id and f.class_id = u.class_id
-                and f.batch_id = u.batch_id)
-            or not exists (select from pgps_internal.member m where m.subscription_id = u.subscription_id
-                and m.class_id = u.class_id)
-    ),
-    shared as (
-        insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
-        select f.subscription_id, d.batch_id, e.event_id, d.type_id
-        from free f
-        join pgps_internal.delivery d on d.class_id = f.class_id and d.batch_id = f.batch_id and d.type_id = f.type_id
-        cross join lateral pgps_internal.event_ids(d) e(event_id)
-        where f.batch_id > f.from_batch and not e.event_id <@ f.skip
-        on conflict do nothing
-        returning subscription_id
-    )
-    select count(pg_notify('pgps_' || s.subscription_id, '')::text) into v_told
-    from (select distinct h.subscription_id from shared h) s;
-end
-$$;
-comment on function pgps_internal.share_late() is
-'Shares out what share_out has left out, unless the subscription is still being changed';

@@ -8,15 +8,23 @@ insert into pgps_internal.setting (name, value, kind, description) values
         'A filter over tables or functions that takes longer for a batch has failed; three times in a row suspend it')
 on conflict (name) do nothing;
 
+create or replace function pgps_internal.lane_mark(lane_id bigint) returns bigint
+language sql immutable
+begin atomic
+    -- The offset keeps lanes apart from signatures, whose ids replace this mark while they are matched.
+    select (1::bigint << 50) + lane_mark.lane_id;
+end;
+comment on function pgps_internal.lane_mark(bigint) is
+'What a session notes that matches a lane, and no signature of it';
+
 create or replace function pgps_internal.mark_lane(slot integer, lane_id bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     if mark_lane.slot is not null then
-        -- The offset keeps lanes apart from signatures, whose ids replace this mark while they are matched.
         perform setval(format('pgps_internal.lane_mark_%s', mark_lane.slot)::regclass,
-            coalesce((1::bigint << 50) + mark_lane.lane_id, 0));
+            coalesce(pgps_internal.lane_mark(mark_lane.lane_id), 0));
     end if;
 end
 $$;

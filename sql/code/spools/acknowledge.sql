@@ -2,8 +2,22 @@
 -- Locks: the turn of the member's client, until the transaction ends.
 -- Writes: nothing.
 
+create or replace function pgps_internal.may_be_gone(id bigint) returns boolean
+language plpgsql stable
+as $$
+begin
+    return may_be_gone.id <= coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0)
+        and (pgps_internal.asked(may_be_gone.id)).spool_id is null;
+end
+$$;
+comment on function pgps_internal.may_be_gone(bigint) is
+'True for the id of a request that is not in the store, if it may have been there: it was given, and does not wait for
+dispatch';
+
+drop function if exists pgps_internal.place_of(pgps_internal.spool, pgps_internal.spool_mark, bigint);
 create or replace function pgps_internal.place_of(
-    spool pgps_internal.spool, mark pgps_internal.spool_mark, id bigint, out phase "char", out seqn bigint
+    spool pgps_internal.spool, mark pgps_internal.spool_mark, id bigint, out phase "char", out seqn bigint,
+    out is_gone boolean
 ) returns record
 language plpgsql
 as $$
@@ -32,6 +46,7 @@ begin
     if v_message.id is null then
         select g.spool_id, g.last_seqn into v_message.spool_id, v_message.seqn
         from pgps_internal.spool_gap g where g.gap_id = place_of.id;
+        is_gone := not found and pgps_internal.may_be_gone(place_of.id);
     end if;
     if v_message.spool_id = (place_of.spool).spool_id then
         seqn := v_message.seqn;
@@ -42,7 +57,8 @@ begin
 end
 $$;
 comment on function pgps_internal.place_of(pgps_internal.spool, pgps_internal.spool_mark, bigint) is
-'Where in what a member gets a delivery is; nulls for one that is not known. id null: the last that was handed out';
+'Where in what a member gets a delivery is; nulls for one that is not known. id null: the last that was handed out.
+is_gone: it may have been discarded since, and its space was given back';
 
 create or replace function pgps_internal.checkpoints_between(
     spool pgps_internal.spool, checkpoints_upto bigint, after_seqn bigint, upto bigint
@@ -122,7 +138,10 @@ begin
         -- It was received before the replay began, and comes again after it.
         return 0;
     end if;
-    if v_place.phase is null or (pgps_internal.phase_place(v_place.phase), v_place.seqn)
+    if v_place.is_gone then
+        -- Discarded: nothing is left of it that could be acknowledged.
+        return 0;
+    elsif v_place.phase is null or (pgps_internal.phase_place(v_place.phase), v_place.seqn)
         > (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
         raise exception 'member "%" has received no delivery %', args ->> 'member', args ->> 'id'
         using errcode = '22023', hint = 'Give an id that pgps.receive_spooled returned since the member joined.';

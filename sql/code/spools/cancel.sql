@@ -107,14 +107,20 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_members bigint[] := array(select m.member_id from pgps_internal.spool_member m
-        where m.spool_id = hold_members.spool_id order by m.member_id);
     v_member bigint;
 begin
-    insert into pgps_internal.turn (kind, id) select 'h', m from unnest(v_members) m on conflict do nothing;
+    insert into pgps_internal.turn (kind, id) values ('q', hold_members.spool_id) on conflict do nothing;
+    insert into pgps_internal.turn (kind, id)
+    select 'h', m.member_id from pgps_internal.spool_member m where m.spool_id = hold_members.spool_id
+    on conflict do nothing;
     loop
         begin
-            foreach v_member in array v_members loop
+            v_member := null;
+            -- Nobody becomes a member until the transaction ends (see enter_group): so these are all.
+            perform from pgps_internal.turn t where t.kind = 'q' and t.id = hold_members.spool_id for update nowait;
+            for v_member in select m.member_id from pgps_internal.spool_member m
+                where m.spool_id = hold_members.spool_id order by m.member_id
+            loop
                 perform from pgps_internal.turn t where t.kind = 'h' and t.id = v_member for update nowait;
             end loop;
             return;
@@ -123,7 +129,8 @@ begin
         end;
         -- One of them is at work: it alone is waited for, with none of the turns, so that the others go on.
         begin
-            perform pgps_internal.hold('h', v_member);
+            perform pgps_internal.hold((case when v_member is null then 'q' else 'h' end)::"char",
+                coalesce(v_member, hold_members.spool_id));
             raise exception 'let go';
         exception when raise_exception then
             null;
@@ -132,7 +139,23 @@ begin
 end
 $$;
 comment on function pgps_internal.hold_members(integer) is
-'Takes the turns of all members of a group, at a moment when none of them has its turn';
+'Takes the turns of all members of a group, at a moment when none of them has its turn, and that of becoming one';
+
+create or replace function pgps_internal.enter_group(spool_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgps_internal.turn t where t.kind = 'q' and t.id = enter_group.spool_id for share;
+    if not found then
+        insert into pgps_internal.turn (kind, id) values ('q', enter_group.spool_id) on conflict do nothing;
+        perform from pgps_internal.turn t where t.kind = 'q' and t.id = enter_group.spool_id for share;
+    end if;
+end
+$$;
+comment on function pgps_internal.enter_group(integer) is
+'Called before a client becomes a member of a group for the first time: waits for those who are taking a message back,
+which nobody had; several enter at the same time';
 
 create or replace function pgps_internal.do_spool_cancel(caller name, args jsonb) returns boolean
 language plpgsql
@@ -156,9 +179,10 @@ begin
     end if;
     if v_asked.is_own is not true then
         perform pgps_internal.hold_members(v_spool.spool_id);
-    end if;
-    if v_spool.network_id is not null then
-        perform pgps_internal.hold_network(v_spool.network_id);
+        -- What this transaction itself has spooled is nowhere yet, and nobody waits.
+        if v_spool.network_id is not null then
+            perform pgps_internal.hold_network(v_spool.network_id);
+        end if;
     end if;
     -- A dispatch may have come in between.
     v_message := pgps_internal.stored(v_id);

@@ -82,6 +82,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if (pgps_internal.stored(note_cancelled.id)).id is null and (pgps_internal.asked(note_cancelled.id)).spool_id
+        is not null
+    then
+        -- Its transaction is in a later batch, though it was committed before: see note_late_cancelled.
+        update pgps_internal.spool_cancelled c set request = 0 where c.id = note_cancelled.id;
+        return note_cancelled.state;
+    end if;
     delete from pgps_internal.spool_cancelled c where c.id = note_cancelled.id;
     return pgps_internal.note_gone(spool, note_cancelled.state, pgps_internal.live_text(spool, '{}',
         more => ' and m.id = $5'), 9223372036854775807, note_cancelled.id, '{}');
@@ -89,6 +96,37 @@ end
 $$;
 comment on function pgps_internal.note_cancelled(pgps_internal.spool, pgps_internal.spool_state, bigint) is
 'Discards a message that was cancelled; returns the new standing';
+
+create or replace function pgps_internal.has_late(spool_id integer) returns boolean
+language sql stable
+as $$
+    select exists (select from pgps_internal.spool_cancelled c
+        where c.spool_id = has_late.spool_id and c.request = 0)
+$$;
+comment on function pgps_internal.has_late(integer) is
+'True when a spool waits for messages that were cancelled in an earlier batch: see note_late_cancelled';
+
+create or replace function pgps_internal.note_late_cancelled(
+    spool pgps_internal.spool, state pgps_internal.spool_state
+) returns pgps_internal.spool_state
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.spool_state := note_late_cancelled.state;
+    v_id bigint;
+begin
+    for v_id in select c.id from pgps_internal.spool_cancelled c
+        where c.spool_id = v_state.spool_id and c.request = 0 and (pgps_internal.stored(c.id)).id is not null
+    loop
+        v_state := pgps_internal.note_cancelled(spool, v_state, v_id);
+    end loop;
+    return v_state;
+end
+$$;
+comment on function pgps_internal.note_late_cancelled(pgps_internal.spool, pgps_internal.spool_state) is
+'Discards messages that are stored in a later batch than the one that took note of their cancellation (request 0);
+returns the new standing';
 
 create or replace function pgps_internal.do_spool_discard(caller name, args jsonb) returns bigint
 language plpgsql

@@ -21,6 +21,18 @@ comment on function pgps._is_readable(jsonb) is
 'True for a message that is not larger, nor longer as text, than 200 MB: a longer one could neither be stored where a
 batch is cut, nor handed out';
 
+create or replace function pgps._has_short_numbers(message jsonb) returns boolean
+language sql immutable
+begin atomic
+    -- Each float8 has less, and strings at most six bytes for one: only numbers of hundreds of digits have more.
+    select octet_length(_has_short_numbers.message::text)
+        <= 10000 + 32::bigint * pg_column_size(_has_short_numbers.message #> '{}');
+end;
+comment on function pgps._has_short_numbers(jsonb) is
+'True for JSON that has at most 10000 bytes as text, and 32 for each in which it is stored: 1e131071 takes 16, and
+131 kB as text. So what a batch of messages costs is bounded by what was spooled.
+To be asked of what pgps._is_readable';
+
 create or replace function pgps_internal.check_extent(item jsonb) returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -35,10 +47,14 @@ begin
     elsif not pgps._is_readable(item -> 'message') then
         raise exception 'a message has more than 200000000 bytes' using errcode = '54000',
             hint = 'Put less into it; numbers count with all their digits.';
+    elsif not pgps._has_short_numbers(item -> 'keys') or not pgps._has_short_numbers(item -> 'message') then
+        raise exception 'numbers in a message have too many digits: % bytes of it are % as text',
+            pg_column_size(item), octet_length(item::text)
+        using errcode = '54000', hint = 'Numbers of up to 300 digits can always be spooled: give others as texts.';
     end if;
 end
 $$;
 comment on function pgps_internal.check_extent(jsonb) is
 'Raises 54000 when a message has more than could be stored where a batch is cut: all spools would wait for it';
 
-grant execute on function pgps._is_readable(jsonb) to public;
+grant execute on function pgps._is_readable(jsonb), pgps._has_short_numbers(jsonb) to public;

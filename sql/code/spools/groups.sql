@@ -57,7 +57,7 @@ do $do$
 begin
     execute format($f$
         create or replace function pgps_internal.mark_of(member_id bigint) returns pgps_internal.spool_mark
-        language plpgsql stable
+        language plpgsql volatile
         as $$
         declare
             v_segment bigint := pg_sequence_last_value('pgps_internal.spool_mark_id_seq'::regclass) / 16384;
@@ -191,6 +191,7 @@ declare
 begin
     select m.* into v_member from pgps_internal.spool_member m
     where m.spool_id = v_spool.spool_id and m.client_id = v_client.client_id;
+    perform pgps_internal.enter_group(v_spool.spool_id) where not found;
     v_is_new := v_member.session is null or v_member.session <> v_client.session;
     v_before := v_member.session;
     insert into pgps_internal.spool_member as m (spool_id, client_id, session, ready)

@@ -4,10 +4,10 @@
 -- dies. They are discarded here when all contact points have them.
 -- Locks: the turn of a network, so that what is read to be sent cannot be cancelled any more; at a contact point the
 -- turn of an origin. Until the transaction ends.
--- Writes: network_contact, network_mark, network_origin.
+-- Writes: network_contact, network_mark.
 
 create or replace function pgps_internal.network_mark_of(line bigint) returns pgps_internal.network_mark
-language plpgsql stable
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -143,6 +143,36 @@ $$;
 comment on function pgps_internal.read_outbox(pgps_internal.spool, pgps_internal.spool_state, bigint, integer) is
 'The next messages for a network after a number, and the number of the last of them; nulls when there is nothing';
 
+create or replace function pgps_internal.check_claim(
+    contact pgps_internal.network_contact, mark pgps_internal.network_mark, state pgps_internal.spool_state, upto bigint
+) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_handed bigint;
+begin
+    -- A contact point that is known under a new connection string, too, may have what it was handed under another one.
+    if coalesce((check_claim.mark).handed, 0) = 0 then
+        v_handed := coalesce((check_claim.state).last_seqn, 0);
+    else
+        select max(k.handed) into v_handed
+        from pgps_internal.network_contact c cross join lateral pgps_internal.network_mark_of(c.contact_id) k
+        where c.network_id = (check_claim.contact).network_id;
+    end if;
+    if check_claim.upto > v_handed then
+        raise exception 'contact point % has everything up to number %, as it says, and was handed nothing behind %',
+            (check_claim.contact).place, check_claim.upto, v_handed
+        using errcode = '55000', hint = 'If this broker was put back to an older state: select '
+            'pgps.resume_links(''restored''). If not, leave that contact point out: '
+            'pgps.alter_network(name, contacts).';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_claim(pgps_internal.network_contact, pgps_internal.network_mark,
+    pgps_internal.spool_state, bigint) is
+'Raises 55000 when a contact point says that it has what it was never handed: what waits would be discarded for that';
+
 create or replace function pgps_internal.do_network_next(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -170,6 +200,7 @@ begin
     v_mark := pgps_internal.network_mark_of(v_contact.contact_id);
     v_after := coalesce(v_after, v_mark.upto, 0);
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
+    perform pgps_internal.check_claim(v_contact, v_mark, v_state, v_after);
     if v_state.last_seqn > v_after and v_state.messages > 0 and args ->> 'upto' is not null then
         perform pgps_internal.hold_network(v_network.network_id);
         v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
@@ -223,40 +254,6 @@ end
 $$;
 comment on function pgps_internal.forget_arrived(name, pgps_internal.spool, pgps_internal.spool_state, boolean) is
 'Asks for what has arrived at all contact points of a network to be discarded, now and then';
-
-create or replace function pgps_internal.enter_origin(caller name, args jsonb) returns pgps_internal.network_origin
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_origin pgps_internal.network_origin;
-    v_mark pgps_internal.network_mark;
-    v_after bigint := (args ->> 'after')::bigint;
-begin
-    insert into pgps_internal.network_origin (broker_id, network_id, network, epoch, name)
-    select (args ->> 'broker')::uuid, (args ->> 'network_id')::integer, args ->> 'network',
-        (args ->> 'epoch')::integer, args ->> 'name'
-    where not exists (select from pgps_internal.network_origin o
-        where o.broker_id = (args ->> 'broker')::uuid and o.network_id = (args ->> 'network_id')::integer)
-    on conflict do nothing;
-    select o.* into v_origin from pgps_internal.network_origin o
-    where o.broker_id = (args ->> 'broker')::uuid and o.network_id = (args ->> 'network_id')::integer;
-    perform pgps_internal.hold('m', v_origin.origin_id);
-    select o.* into v_origin from pgps_internal.network_origin o where o.origin_id = v_origin.origin_id;
-    v_mark := pgps_internal.network_mark_of(-v_origin.origin_id);
-    -- The first that is heard of an origin, or the sender was restored and counts anew, or this broker was.
-    if v_mark.upto is null or v_origin.epoch <> (args ->> 'epoch')::integer or v_mark.upto < v_after then
-        update pgps_internal.network_origin o
-        set epoch = (args ->> 'epoch')::integer, name = args ->> 'name', gaps = o.gaps
-            + case when o.epoch = (args ->> 'epoch')::integer then coalesce(v_after - v_mark.upto, 0) else 0 end
-        where o.origin_id = v_origin.origin_id;
-        insert into pgps_internal.network_mark (line, handed, upto) values (-v_origin.origin_id, v_after, v_after);
-    end if;
-    return v_origin;
-end
-$$;
-comment on function pgps_internal.enter_origin(name, jsonb) is
-'The origin of a batch, whose turn is held until the transaction ends';
 
 create or replace function pgps_internal.do_network_take(caller name, args jsonb) returns bigint
 language plpgsql
@@ -318,7 +315,7 @@ end;
 comment on function pgps.network_next(bigint, bigint, integer) is
 'Notes that a contact point has everything up to the number upto, and returns what comes next, for pgps.network_take
 there; without upto: up to which number it had everything, and no messages. Needs pgps_worker or pgps_admin. Errors:
-42501, 55000 this session is not the manager, 25001.';
+42501, 55000 this session is not the manager, or the contact point was never handed that, 25001.';
 
 create or replace function pgps.network_take(batch jsonb) returns bigint
 language sql
@@ -327,8 +324,10 @@ begin atomic
 end;
 comment on function pgps.network_take(jsonb) is
 'Spools at a contact point what pgps.network_next returned, once; returns up to which number it has everything of that
-broker. Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501, 55000 this broker was restored,
-22023 no such batch, 25001.';
+broker. Needs pgps_link, pgps_worker or pgps_admin, to be the role that first spoke for that broker or a member of it,
+and the privilege spool at the spools (a spool that is made gives it to the role; workers and administrators need none).
+Errors: 42501, 54000 more networks or spools of one role than link_networks or link_spools, 55000 this broker was
+restored, 22023 no such batch, 25001.';
 
 create or replace function pgps.note_contact(contact bigint, state text, error text = null, hint text = null)
 returns void

@@ -68,7 +68,7 @@ begin
     on conflict on constraint network_name_key do nothing returning * into v_network;
     if not found then
         raise exception 'network "%" exists already', v_name using errcode = '42710',
-            hint = format('Change it with pgps.alter_network(%L, …).', v_name);
+            hint = format('Change it with pgps.alter_network(%L, …).', quote_ident(v_name));
     end if;
     perform pgps_internal.set_contacts(v_network, pgps_internal.array_of(args -> 'contacts', 'contacts'));
     -- A name with a control character is refused wherever one is given.
@@ -170,7 +170,8 @@ comment on function pgps.create_network(text, text[], name, text) is
 each a broker of its own (a string may have several hosts, a server and its standbys, which libpq tries in turn). Each
 gets every message, in the order of commit, so that whichever fails, the others have what it had; a worker of this
 broker manages each connection, another one stands by. username, passfile: for strings without user and passfile. The
-role needs pgps_link there; a spool that does not exist there is made. Passwords: see pgps.create_link. Needs
+role needs pgps_link there, and the privilege spool at the spools that exist there already (pgps.grant_spool); a spool
+that does not exist there is made, and is for that role to spool into. Passwords: see pgps.create_link. Needs
 pgps_admin. Errors: 42710, 42602/42622 bad name, 22023 no contact points, or not strings of libpq, 42501.';
 
 create or replace function pgps.alter_network(

@@ -2,7 +2,7 @@
 -- the store; then the spool's other requests take effect, in the order of their ids. Called by dispatch for the events
 -- of the type pgps_spool (requests.sql), in its transaction: it alone changes the standing of a spool.
 -- Locks: access share on the store (see pgps_internal.enter_store).
--- Writes: spool_key, spool_message, spool_state.
+-- Writes: spool_counted, spool_key, spool_message, spool_state.
 
 create or replace function pgps_internal.number_spooled(batch_id bigint, ids int8multirange) returns void
 language plpgsql
@@ -15,7 +15,7 @@ begin
     perform pgps_internal.begin_slot(t.logged_slot), pgps_internal.begin_slot(t.unlogged_slot)
     from pgps_internal.spool_store t;
     v_states := pgps_internal.store_spooled(number_spooled.batch_id, number_spooled.ids);
-    -- Spools that were asked for more than to keep messages, or that drop their oldest.
+    -- Spools that were asked for more than to keep messages, that drop their oldest, or whose messages were cancelled.
     foreach v_state in array coalesce(v_states, '{}') loop
         perform pgps_internal.apply_requests(s, v_state, number_spooled.ids)
         from pgps_internal.spool s where s.spool_id = v_state.spool_id;
@@ -41,7 +41,7 @@ begin
             where x.event_id >= r.lo and x.event_id < r.hi offset 0) l
     ),
     touched as materialized (
-        select t.*, a.is_plain and t.on_limit = 'refuse' as is_plain
+        select t.*, a.is_plain and t.on_limit = 'refuse' and not pgps_internal.has_late(t.spool_id) as is_plain
         from (select a.spool_id, bool_and(a.verb = 's') as is_plain from asked a group by a.spool_id) a
         join pgps_internal.spool_standing t using (spool_id)
     ),
@@ -53,13 +53,13 @@ begin
             from asked a where a.verb in ('s', 'c', 'p')) a
         join touched t using (spool_id) cross join pgps_internal.spool_store p
     ),
+    counted as (insert into pgps_internal.spool_counted select t.spool_id from touched t where not t.is_counted),
     stored as (
         insert into pgps_internal.spool_message (slot, spool_id, seqn, id, entry, message, keys, keywords, expires,
             sender, spooler, spooled_at, is_checkpoint, bytes)
         select n.slot, n.spool_id, n.seqn, n.event_id, n.entry, n.message, n.keys, n.keywords, n.expires, n.sender,
             n.spooler, n.spooled_at, n.verb <> 's', n.bytes
-        from numbered n order by n.spool_id, n.seqn
-        returning slot, spool_id, seqn, keys, ctid
+        from numbered n order by n.spool_id, n.seqn returning slot, spool_id, seqn, keys, ctid
     ),
     keyed as (
         insert into pgps_internal.spool_key (slot, spool_id, seqn, name, value, place)
@@ -123,6 +123,7 @@ begin
             else v_state := pgps_internal.apply_retention(apply_requests.spool, v_state);
         end case;
     end loop;
+    v_state := pgps_internal.note_late_cancelled(spool, v_state);
     if (apply_requests.spool).on_limit = 'drop_oldest' then
         v_state := pgps_internal.drop_oldest(apply_requests.spool, v_state);
     end if;

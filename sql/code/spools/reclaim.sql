@@ -3,7 +3,8 @@
 -- spools and members, whose newest rows are carried over.
 -- Locks: access exclusive on the list of the slots and on one slot, for which it waits a tenth of a second at most:
 -- members look all the time. Where gaps are put together, the turns of the members, for which it waits as long.
--- Writes: spool_gap, spool_key, spool_mark, spool_message, spool_replay, spool_slot, spool_state, spool_store, turn.
+-- Writes: spool_cancelled, spool_gap, spool_key, spool_mark, spool_message, spool_replay, spool_slot, spool_state,
+-- spool_store, turn.
 
 create or replace function pgps_internal.carry_over_spools(ledger text, segment regclass, newest bigint) returns void
 language plpgsql
@@ -284,6 +285,25 @@ begin
 end
 $$;
 comment on function pgps_internal.sweep_replays() is 'Deletes replays in which no member is, or will be';
+
+create or replace function pgps_internal.sweep_dropped() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from pgps_internal.spool_gap g
+    where not exists (select from pgps_internal.spool s where s.spool_id = g.spool_id);
+    delete from pgps_internal.spool_cancelled c
+    where not exists (select from pgps_internal.spool s where s.spool_id = c.spool_id);
+    delete from pgps_internal.spool_replay r
+    where not exists (select from pgps_internal.spool s where s.spool_id = r.spool_id);
+    delete from pgps_internal.turn t where t.ctid in (select t.ctid from pgps_internal.turn t
+        where t.kind = 'q' and not exists (select from pgps_internal.spool s where s.spool_id = t.id)
+        for update skip locked);
+end
+$$;
+comment on function pgps_internal.sweep_dropped() is
+'Deletes what is left of spools that were dropped, which the dispatcher writes: see sql/schema/0053_counted.sql';
 
 create or replace function pgps_internal.sweep_gaps() returns void
 language plpgsql

@@ -7,7 +7,7 @@
 -- Writes: pgps_spool_log.
 
 create or replace function pgps_internal.standing_of_spool(spool_id integer) returns pgps_internal.spool_state
-language plpgsql stable
+language plpgsql volatile
 as $$
 declare
     v_state pgps_internal.spool_state;
@@ -151,9 +151,9 @@ begin
         if not exists (select from pg_roles r where r.rolname = v_sender) then
             raise exception 'role "%" does not exist', v_sender using errcode = '42704',
                 hint = 'Give as sender a role that you are a member of, or nothing.';
-        elsif not pg_has_role(check_senders.caller, v_sender::name, 'member') then
+        elsif not pgps_internal.may_become(check_senders.caller, quote_ident(v_sender)::regrole::oid) then
             raise exception 'role "%" may not spool for sender "%"', check_senders.caller, v_sender
-            using errcode = '42501', hint = 'Become a member of that role, or leave the sender out.';
+            using errcode = '42501', hint = 'Become a member of that role, with its rights, or leave the sender out.';
         end if;
     end loop;
 end
@@ -163,14 +163,15 @@ comment on function pgps_internal.check_senders(name, text[]) is
 
 create or replace function pgps_internal.check_room(spool pgps_internal.spool, messages bigint, bytes bigint)
 returns void
-language plpgsql stable
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_state pgps_internal.spool_state := pgps_internal.standing_of_spool((check_room.spool).spool_id);
+    v_state record;
     v_messages bigint;
     v_bytes bigint;
 begin
+    select t.* into v_state from pgps_internal.spool_standing t where t.spool_id = (check_room.spool).spool_id;
     -- What is not dispatched yet counts, as far as the caller can see it. Ids above those of the last batch are found
     -- by the index of the log.
     select count(*), coalesce(sum(pgps_internal.size_of(l.message, l.keys, l.keywords)), 0) into v_messages, v_bytes
@@ -326,7 +327,7 @@ as $$
     select case coalesce(jsonb_typeof(are_keys.keys), 'null') when 'null' then true
         when 'object' then not are_keys.keys @? 'strict $.* ? (@.type() != "number")'
             and jsonb_array_length(jsonb_path_query_array(are_keys.keys, '$.*')) <= 9
-            and pg_column_size(are_keys.keys) <= 2000
+            and pg_column_size(are_keys.keys) <= 2000 and pgps._has_short_numbers(are_keys.keys)
         else false end
 $$;
 comment on function pgps_internal.are_keys(jsonb) is
@@ -344,8 +345,9 @@ as $$
         and case coalesce(jsonb_typeof(item -> 'keywords'), 'null') when 'null' then true
             when 'array' then not (item -> 'keywords') @? 'strict $[*] ? (@.type() != "string")'
             else false end
-        and (pg_column_size(item) <= 16000
-            or coalesce(pg_column_size(item -> 'keywords') <= 1000000, true) and pgps._is_readable(item -> 'message'))
+        and case when pg_column_size(item) <= 16000
+            or coalesce(pg_column_size(item -> 'keywords') <= 1000000, true) and pgps._is_readable(item -> 'message')
+            then pgps._has_short_numbers(item -> 'message') end
         and coalesce(item ->> 'ordering', 'cbcast') in ('fbcast', 'cbcast', 'abcast', 'gbcast'), false)
 $$;
 comment on function pgps_internal.is_message(jsonb) is

@@ -3,7 +3,7 @@
 -- and go into the store (number.sql).
 -- Locks: share row exclusive on the table of spools while the first is made, and while their event type is dropped. A
 -- spool that is dropped: its row, and the one about the store.
--- Writes: pgps_entry.spool_calls, spool, spool_store.
+-- Writes: pgps_entry.spool_calls, spool, spool_counted, spool_store, turn.
 
 create or replace function pgps._uses_role(caller name, roles regrole[]) returns boolean
 language plpgsql stable
@@ -91,6 +91,9 @@ begin
         lock table pgps_internal.spool in share row exclusive mode;
     end if;
     if pgps_internal.spool_type() is not null then
+        perform pgps_internal.require_free('event type', 'pgps_spool')
+        where not exists (select from pgps_internal.feature f
+            where f.type_id = pgps_internal.spool_type() and f.name = 'spool');
         return;
     end if;
     -- Made with the first spool: a broker without spools has nothing of it. Nobody advertises it, nobody may see it.
@@ -129,6 +132,9 @@ begin
         raise exception 'spool "%" exists already', v_name using errcode = '42710',
             hint = 'Choose another name, or change it with pgps.spool_advise.';
     end if;
+    -- Those who become members at the same time wait for one another only where there is no such row yet.
+    insert into pgps_internal.turn (kind, id)
+    select 'q', s.spool_id from pgps_internal.spool s where s.name = v_name on conflict do nothing;
 end
 $$;
 comment on function pgps_internal.do_create_spool(name, jsonb) is 'See pgps.create_spool';
@@ -163,6 +169,7 @@ begin
     update pgps_internal.spool_store t
     set dropped = t.dropped + (select greatest(s.messages + s.discarded, 1)
         from pgps_internal.standing_of_spool(v_spool.spool_id) s);
+    delete from pgps_internal.spool_counted c where c.spool_id = v_spool.spool_id;
     delete from pgps_internal.spool s where s.spool_id = v_spool.spool_id;
 end
 $$;
@@ -176,6 +183,7 @@ begin
     if (drop_spools_of.event_type).name = 'pgps_spool' then
         lock table pgps_internal.spool in share row exclusive mode;
         perform pgps_internal.close_spooling();
+        delete from pgps_internal.spool_counted;
         delete from pgps_internal.spool;
         update pgps_internal.spool_store t set dropped = t.dropped + 1;
     end if;

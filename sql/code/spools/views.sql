@@ -14,10 +14,15 @@ comment on view pgps_internal.spool_right is 'What the reader may do with each s
 create or replace view pgps_internal.spool_standing as
 select s.spool_id, case when s.persistent then 0 else 8 end as first_slot,
     case when s.persistent then 7 else 11 end as last_slot, coalesce(t.last_seqn, 0) as last_seqn,
-    coalesce(t.lowest, 0) as lowest, t.replay_pointer, t.checkpoint_pointer, coalesce(t.messages, 0) as messages,
-    coalesce(t.bytes, 0) as bytes, coalesce(t.discarded, 0) as discarded, coalesce(t.emptied, '{}') as emptied,
-    s.persistent, s.on_limit
+    coalesce(t.lowest, 0) as lowest, t.replay_pointer, t.checkpoint_pointer,
+    case when k.is_counted then coalesce(t.messages, 0) else 0 end as messages,
+    case when k.is_counted then coalesce(t.bytes, 0) else 0 end as bytes,
+    coalesce(t.discarded, 0) as discarded, coalesce(t.emptied, '{}') as emptied, s.persistent, s.on_limit,
+    k.is_counted
 from pgps_internal.spool s
+-- What is not persistent was lost, with this note, when the server crashed.
+cross join lateral (select case when s.persistent then true else exists (
+    select from pgps_internal.spool_counted c where c.spool_id = s.spool_id) end as is_counted) k
 left join lateral (select t.* from pgps_internal.spool_state t where t.spool_id = s.spool_id
     order by t.batch_id desc limit 1) t on true;
 comment on view pgps_internal.spool_standing is 'The standing of each spool after the last batch';
@@ -135,14 +140,16 @@ comment on view pgps.networks is
 are; waiting: messages that have not arrived at all of them; the rest is that of the first contact point that is down';
 
 create or replace view pgps.network_origins with (security_barrier) as
-select o.name, o.network, o.broker_id, coalesce(k.upto, 0) as arrived_seqn, o.gaps, k.marked_at as last_arrival
+select o.name, o.network, o.broker_id, coalesce(k.upto, 0) as arrived_seqn, o.gaps, k.marked_at as last_arrival,
+    pg_get_userbyid(o.role::oid) as role
 from pgps_internal.network_origin o
 left join lateral (select k.upto, k.marked_at from pgps_internal.network_mark k where k.line = -o.origin_id
     order by k.mark_id desc limit 1) k on true
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.network_origins is
 'Brokers of other networks that spool here, and the network as which they know this one. gaps: messages that had arrived
-here and are lost, since this broker was put back to an older state';
+here and are lost, since this broker was put back to an older state; role: which one speaks for the broker, since it was
+the first that did; null: none has since roles are remembered';
 
 grant select on pgps.networks, pgps.network_contacts, pgps.network_origins to public;
 grant select on pgps.spools, pgps.spooled_messages, pgps.spool_gaps, pgps.group_members to public;

@@ -34,7 +34,8 @@ begin
             raise exception 'attribute "%" of event type "%" is used by the filter of subscription "%"', v_drop,
                 v_type.name, v_used
             using errcode = '2BP01',
-                hint = format('Drop or change the subscription first: select pgps.unsubscribe(%L)', v_used);
+                hint = format('Drop or change the subscription first: select pgps.unsubscribe(%L)',
+                    quote_ident(v_used));
         end if;
     end if;
     perform pgps_internal.lock_types(array[v_type.type_id]);
@@ -270,7 +271,7 @@ begin
     perform pgps_internal.check_age((args ->> 'retention')::interval, 'dedupe_retention');
     if (args ->> 'retention')::interval <= '0' then
         raise exception 'invalid dedupe_retention %', args ->> 'retention' using errcode = '22023',
-            hint = 'Give a positive interval.';
+            hint = 'Give a positive interval; ''1000 years'' is for ever.';
     end if;
     update pgps_internal.event_type t set dedupe_retention = (args ->> 'retention')::interval
     where t.type_id = (pgps_internal.find_type(args ->> 'name')).type_id;

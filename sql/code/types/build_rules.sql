@@ -129,5 +129,3 @@ end
 $$;
 comment on function pgps_internal.rule_body(pgps_internal.rule, text) is
 'The body of a rule''s trigger function: one INSERT … SELECT from the transition tables into the endpoint';
-
-drop function if exists pgps.create_rule(text, regclass, text, text, text[], text, text, text);

@@ -3,7 +3,8 @@
 -- evaluates where they are constant. A policy runs with the rights of the role that receives, so none of these may be
 -- there when it is made, or come later (decision 100). The event trigger reads only catalogues and tables of pgps, and
 -- runs no user code.
--- Locks: that of CREATE INDEX CONCURRENTLY on the tables that a new policy reads, until the transaction ends.
+-- Locks: that of CREATE INDEX CONCURRENTLY on the tables that a new policy reads, and on what inherits from them, until
+-- the transaction ends.
 -- Writes: policy.
 
 create or replace function pgps_internal.trees_of_table(relation oid) returns setof text
@@ -42,7 +43,9 @@ as $$
 $$;
 comment on function pgps_internal.family_of(oid) is 'A table and all that inherit from it, partitions too';
 
-create or replace function pgps_internal.table_fault(relation oid, reader oid) returns text
+drop function if exists pgps_internal.table_fault(oid, oid);
+
+create or replace function pgps_internal.table_fault(relation oid) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -50,22 +53,22 @@ as $$
     from pgps_internal.family_of(table_fault.relation) f(relation)
     join pg_class c on c.oid = f.relation
     cross join lateral (
-        select 'is no plain table' where c.relkind not in ('r', 'p', 'm')
+        -- Not a materialized view either: no statement of others than its owner locks one against a new index.
+        select 'is no plain table' where c.relkind not in ('r', 'p')
         union all
         select 'has row-level security' where c.relrowsecurity
         union all
         select 'has an index, a check, statistics or partitions on an expression that ' || coalesce(
             'contains ' || pgps_internal.node_fault(t.tree, false), 'calls ' || pgps_internal.function_fault(t.tree),
-            'uses ' || pgps_internal.type_fault(pgps_internal.types_in(t.tree, false)))
+            'uses ' || pgps_internal.type_fault(pgps_internal.types_in(t.tree)))
         from pgps_internal.trees_of_table(c.oid) t(tree)
     ) x(fault)
-    -- Who has the rights of the reader anyway need not use a table for it.
-    where x.fault is not null and not pg_has_role(c.relowner, table_fault.reader, 'usage')
+    where x.fault is not null and not exists (select from pg_roles r where r.oid = c.relowner and r.rolsuper)
     limit 1
 $$;
-comment on function pgps_internal.table_fault(oid, oid) is
+comment on function pgps_internal.table_fault(oid) is
 'What a table, or one that inherits from it, has by which its owner could run code with the rights of whoever reads it;
-null when there is nothing. reader: a role';
+null when there is nothing, or the owner is a superuser';
 
 create or replace function pgps_internal.tables_of_policy(tree text) returns setof oid
 language sql immutable
@@ -84,7 +87,7 @@ as $$
         select w.type_id, w.name, not exists (
             select from pg_policy o cross join lateral pgps_internal.tables_of_policy(o.polqual::text) t(relation)
             where o.polrelid = e.log and o.polname = ('user_' || w.name)::name
-                and pgps_internal.table_fault(t.relation, w.role) is not null) as is_plain
+                and pgps_internal.table_fault(t.relation) is not null) as is_plain
         from unnest(note_plain.policies) w join pgps_internal.event_type e using (type_id)) n
     where p.type_id = n.type_id and p.name = n.name and p.is_plain <> n.is_plain
 $$;
@@ -98,18 +101,20 @@ as $$
 declare
     v_table regclass;
 begin
-    -- Against whoever is making an index or the like, and has not committed. What is none is refused afterwards.
+    -- Against whoever is making an index or the like, and has not committed. What is none is refused afterwards. What
+    -- inherits from a superuser's table may be somebody else's.
     for v_table in
-        select c.oid from pgps_internal.tables_of_policy(lock_tables_of_policy.tree) t(relation)
-        join pg_class c on c.oid = t.relation join pg_roles r on r.oid = c.relowner
+        select distinct c.oid from pgps_internal.tables_of_policy(lock_tables_of_policy.tree) t(relation)
+        cross join lateral pgps_internal.family_of(t.relation) f(member)
+        join pg_class c on c.oid = f.member join pg_roles r on r.oid = c.relowner
         where c.relkind in ('r', 'p') and not r.rolsuper order by c.oid
     loop
-        execute format('lock table %s in share update exclusive mode', v_table);
+        execute format('lock table only %s in share update exclusive mode', v_table);
     end loop;
 end
 $$;
 comment on function pgps_internal.lock_tables_of_policy(text) is
-'Locks the tables that an expression reads against changes of what belongs to them';
+'Locks the tables that an expression reads, and what inherits from them, against changes of what belongs to them';
 
 create or replace function pgps_internal.policies_reading(relations oid[]) returns setof pgps_internal.policy
 language sql stable
@@ -153,7 +158,7 @@ begin
     from unnest(v_policies) p join pgps_internal.event_type e using (type_id)
     join pg_policy o on o.polrelid = e.log and o.polname = ('user_' || p.name)::name
     cross join lateral pgps_internal.tables_of_policy(o.polqual::text) t(relation)
-    cross join lateral pgps_internal.table_fault(t.relation, p.role) x(fault)
+    cross join lateral pgps_internal.table_fault(t.relation) x(fault)
     where p.is_plain and x.fault is not null limit 1;
     if not found then
         return;

@@ -3,9 +3,10 @@
 -- role it is a member of) lets through.
 -- Writes: event_type, policy.
 
-create or replace function pgps_internal.adopt_draft(
-    caller name, event_type pgps_internal.event_type, role oid, draft regclass
-) returns name
+drop function if exists pgps_internal.adopt_draft(name, pgps_internal.event_type, oid, regclass);
+
+create or replace function pgps_internal.adopt_draft(caller name, event_type pgps_internal.event_type, draft regclass)
+returns name
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -37,20 +38,55 @@ begin
         using errcode = '55000', hint = 'Use pgps.create_policy.';
     end if;
     perform pgps_internal.lock_tables_of_policy(v_tree);
-    v_fault := pgps_internal.policy_fault(adopt_draft.caller, adopt_draft.role, v_tree);
+    v_fault := pgps_internal.policy_fault(adopt_draft.caller, v_tree);
     if v_fault is not null then
         raise exception 'the policy %: only a superuser may put that there', v_fault using errcode = '42501',
-            hint = 'Use attributes, constants of built-in types, immutable and stable built-in functions and plain '
-                'tables that you may read; to read one that is not plain, let a superuser create the policy.';
+            hint = 'Use attributes, constants of built-in types, built-in functions that only compute and plain tables '
+                'that you may read; to read one that is not plain, let a superuser create the policy.';
     end if;
     execute format('alter table %s owner to %I', adopt_draft.draft, current_user);
     execute format('alter table %s set schema pgps_load', adopt_draft.draft);
     return (select c.relname from pg_class c where c.oid = adopt_draft.draft);
 end
 $$;
-comment on function pgps_internal.adopt_draft(name, pgps_internal.event_type, oid, regclass) is
-'Takes over the table that pgps.create_policy made with its policy, if that policy is allowed for the role; returns the
+comment on function pgps_internal.adopt_draft(name, pgps_internal.event_type, regclass) is
+'Takes over the table that pgps.create_policy made with its policy, if its caller may write that policy; returns the
 table''s name in pgps_load. Errors: 55000 no such draft, 42501';
+
+create or replace function pgps_internal.write_policy(
+    caller name, draft regclass, relation regclass, name text, role regrole
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_draft text;
+    v_expression text;
+    v_tree text;
+    v_fault text;
+begin
+    select p.polqual::text, pg_get_expr(p.polqual, p.polrelid) into v_draft, v_expression
+    from pg_policy p where p.polrelid = write_policy.draft;
+    execute format('create policy %I on %s for select to %s using (%s)', write_policy.name, write_policy.relation,
+        write_policy.role, v_expression);
+    -- The names of tables were written out and read again, and the owner of their schema may have exchanged it between.
+    select p.polqual::text into v_tree
+    from pg_policy p where p.polrelid = write_policy.relation and p.polname = write_policy.name::name;
+    if array(select t from pgps_internal.tables_of_policy(v_tree) t order by t)
+            <> array(select t from pgps_internal.tables_of_policy(v_draft) t order by t) then
+        v_fault := 'would read another table';
+    else
+        v_fault := pgps_internal.policy_fault(write_policy.caller, v_tree);
+    end if;
+    if v_fault is not null then
+        raise exception 'the policy % now: what it names was exchanged while it was made', v_fault
+        using errcode = '40001', hint = 'Make it again when nobody renames what it reads.';
+    end if;
+end
+$$;
+comment on function pgps_internal.write_policy(name, regclass, regclass, text, regrole) is
+'Writes the policy of a checked draft for one of the tables that hold events, and checks what came of it. Errors: 40001
+the names in it mean something else by now';
 
 create or replace function pgps_internal.do_create_policy(caller name, args jsonb) returns void
 language plpgsql
@@ -62,7 +98,6 @@ declare
     v_role oid;
     v_relation record;
     v_draft name;
-    v_expression text;
 begin
     perform pgps_internal.require_admin(caller, 'create policies');
     v_role := pgps_internal.find_role(args ->> 'role');
@@ -71,7 +106,7 @@ begin
         using errcode = '42710',
             hint = format('First: select pgps.drop_policy(%L, %L)', quote_ident(v_type.name), quote_ident(v_name));
     end if;
-    v_draft := pgps_internal.adopt_draft(caller, v_type, v_role,
+    v_draft := pgps_internal.adopt_draft(caller, v_type,
         to_regclass(format('pgps_event.%I', coalesce(args ->> 'draft', ''))));
     perform pgps_internal.lock_types(array[v_type.type_id]);
     insert into pgps_internal.policy (type_id, name, role, using_expression)
@@ -83,10 +118,8 @@ begin
         -- renamed to each table's name first.
         execute format('alter table pgps_load.%I rename to %I', v_draft, v_relation.relname);
         v_draft := v_relation.relname;
-        select pg_get_expr(p.polqual, p.polrelid) into v_expression
-        from pg_policy p where p.polrelid = format('pgps_load.%I', v_draft)::regclass;
-        execute format('create policy %I on %s for select to %s using (%s)', 'user_' || v_name, v_relation.r,
-            v_role::regrole, v_expression);
+        perform pgps_internal.write_policy(caller, format('pgps_load.%I', v_draft)::regclass, v_relation.r,
+            'user_' || v_name, v_role::regrole);
     end loop;
     execute format('drop table pgps_load.%I', v_draft);
     perform pgps_internal.note_plain(array(select p from pgps_internal.policy p
@@ -146,10 +179,9 @@ $$;
 comment on function pgps_internal.do_may_write_policy(name, jsonb) is
 'Raises 42501 when caller may not write policies of an event type';
 
-create or replace function pgps.create_policy(
-    event_type text, name text, role name, using_expression text,
-    search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ', ')
-) returns void
+drop function if exists pgps.create_policy(text, text, name, text, text);
+create or replace function pgps.create_policy(event_type text, name text, role name, using_expression text)
+returns void
 language plpgsql
 set standard_conforming_strings = on
 as $$
@@ -187,14 +219,15 @@ begin
         'role', create_policy.role, 'using_expression', create_policy.using_expression, 'draft', v_draft));
 end
 $$;
-comment on function pgps.create_policy(text, text, name, text, text) is
+comment on function pgps.create_policy(text, text, name, text) is
 'Lets a role receive, and see in the queues, only events for which using_expression is true; several policies of a role
 add up. From the first policy on a type, a role without one receives nothing of it. The expression runs with the
-receiving role''s rights: a caller who is neither a superuser nor a member of the role may only use attributes,
-constants of built-in types, immutable and stable built-in functions, and sub-selects of plain tables that the caller
-may read, which stay plain as long as the policy is there: without row-level security, and without indexes, checks,
-statistics and partitions on expressions that call functions of users. Needs pgps_admin and SELECT on the type. Errors:
-42704, 42710, 42601, 42501, and those of the expression.';
+receiving role''s rights: a caller who is not a superuser may only use attributes, constants of built-in types,
+immutable and listed stable built-in functions (those that only compute), and sub-selects of plain tables that the
+caller may read (materialized views only of superusers), which stay plain as long as the policy is there: without
+row-level security, and without indexes, checks, statistics and partitions on expressions that call functions of users.
+Needs pgps_admin and SELECT on the type.
+Errors: 42704, 42710, 42601, 42501, 40001 what it reads was renamed meanwhile, and those of the expression.';
 
 create or replace function pgps_internal.do_drop_policy(caller name, args jsonb) returns void
 language plpgsql
@@ -233,4 +266,4 @@ end;
 comment on function pgps.drop_policy(text, text) is
 'Drops a row-level policy of an event type. Needs pgps_admin. Errors: 42704, 42501.';
 
-grant execute on function pgps.create_policy(text, text, name, text, text), pgps.drop_policy(text, text) to public;
+grant execute on function pgps.create_policy(text, text, name, text), pgps.drop_policy(text, text) to public;

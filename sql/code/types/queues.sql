@@ -21,18 +21,17 @@ begin
     perform pgps_internal.check_age((args ->> 'retention')::interval, 'retention');
     if (args ->> 'retention')::interval < '0' then
         raise exception 'invalid retention "%"', args ->> 'retention' using errcode = '22023',
-            hint = 'Give a positive interval, or null for ever.';
+            hint = 'Give a positive interval; ''1000 years'' is for ever.';
     end if;
     update pgps_internal.queue q
     set auditable = coalesce((args ->> 'auditable')::boolean, q.auditable),
         retention = coalesce((args ->> 'retention')::interval, q.retention)
     where q.type_id = v_queue.type_id and q.kind = v_queue.kind;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_queue.type_id;
-    if v_persistent is not null and v_persistent <> v_type.persistent then
-        if v_persistent and v_type.reliability <> 'guaranteed' then
-            raise exception 'event type "%" is non-guaranteed: its queues are never persistent', v_type.name
-            using errcode = '55000', hint = 'Create a guaranteed event type.';
-        end if;
+    if v_persistent and v_type.reliability <> 'guaranteed' then
+        raise exception 'event type "%" is non-guaranteed: its queues are never persistent', v_type.name
+        using errcode = '55000', hint = 'Create a guaranteed event type.';
+    elsif v_persistent <> v_type.persistent then
         perform pgps_internal.lock_types(array[v_type.type_id], only_log => true);
         for v_slot in 0..3 loop
             execute format('alter table %s set %s', pgps_internal.segment_name(v_type.name, v_slot),
@@ -54,7 +53,7 @@ begin atomic
 end;
 comment on function pgps.alter_queue(text, boolean, boolean, interval) is
 'Changes a queue (paper, section 4.4); null leaves a property as it is. auditable: keeps its events for retention (never
-set: for ever). persistent: survives a crash; it holds for the type''s three queues at once, and rewrites them. Needs
-pgps_admin. Errors: 42704, 22023, 55000, 42501.';
+set, or ''1000 years'': for ever). persistent: survives a crash; it holds for the type''s three queues at once, and
+rewrites them. Needs pgps_admin. Errors: 42704, 22023, 55000, 42501.';
 
 grant execute on function pgps.alter_queue(text, boolean, boolean, interval) to public;

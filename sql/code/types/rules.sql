@@ -89,7 +89,7 @@ begin
     perform pgps_internal.forget_rules();
     if exists (select from pgps_internal.rule r where r.name = v_name) then
         raise exception 'rule "%" exists already', v_name using errcode = '42710',
-            hint = format('select pgps.drop_rule(%L)', v_name);
+            hint = format('select pgps.drop_rule(%L)', quote_ident(v_name));
     elsif coalesce(args ->> 'moment', 'end') not in ('begin', 'end') then
         raise exception 'invalid moment "%"', args ->> 'moment' using errcode = '22023', hint = 'Use begin or end.';
     elsif args ->> 'run_as' not in ('invoker', 'owner') or args ->> 'run_as' is null then
@@ -142,10 +142,12 @@ $$;
 comment on function pgps_internal.do_finish_rule(name, jsonb) is
 'Second half of pgps.create_rule: creates the trigger functions and the statement triggers';
 
+-- Of former releases, with a search_path that nothing looked at.
+drop function if exists pgps.create_rule(text, regclass, text, text, text[], text, text, text),
+    pgps.create_rule(text, regclass, text, text, text[], text, text, text, text);
 create or replace function pgps.create_rule(
     name text, table_name regclass, operations text, event_type text, attributes text[], condition text = null,
-    run_as text = 'invoker', search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ','),
-    moment text = 'end'
+    run_as text = 'invoker', moment text = 'end'
 ) returns void
 language plpgsql
 set standard_conforming_strings = on
@@ -189,7 +191,7 @@ begin
         'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
-comment on function pgps.create_rule(text, regclass, text, text, text[], text, text, text, text) is
+comment on function pgps.create_rule(text, regclass, text, text, text[], text, text, text) is
 'Makes a statement that changes a table publish a set of events: ON operations TO table WHERE condition PUBLISH
 event_type (attributes). operations: INSERT, UPDATE, DELETE or several with OR. attributes, condition: SQL over new and
 old (null rows where they do not apply). run_as: invoker publishes with the rights of whoever changes the table, owner
@@ -284,5 +286,5 @@ comment on function pgps_internal.drop_rules_of(pgps_internal.event_type) is
 'Drops the rules that publish an event type';
 
 grant execute on function
-    pgps.create_rule(text, regclass, text, text, text[], text, text, text, text), pgps.drop_rule(text)
+    pgps.create_rule(text, regclass, text, text, text[], text, text, text), pgps.drop_rule(text)
 to public;

@@ -154,14 +154,21 @@ declare
 begin
     -- The owner of a type can give it a CHECK or a cast to JSON, and dispatch and delivery run those with the rights of
     -- pgps.
-    select t.oid::regtype as name, r.rolname as owner, r.rolsuper, t.typnamespace::regnamespace as schema into v_type
+    select t.oid::regtype as name, r.rolname as owner, r.rolsuper, t.typnamespace::regnamespace as schema,
+        pgps_internal.type_callee(t.oid) as callee into v_type
     from pgps_internal.types_within(array(select a.atttypid from pg_attribute a
         where a.attrelid = require_trusted_types.relation and a.attnum > 0 and not a.attisdropped)) u(type_id)
     join pg_type t on t.oid = u.type_id join pg_roles r on r.oid = t.typowner
-    where (not r.rolsuper or not v_super and not pgps_internal.is_firm(t.typnamespace))
+    where (not r.rolsuper or not v_super and not pgps_internal.is_firm(t.typnamespace)
+            or pgps_internal.type_callee(t.oid) is not null)
         and t.typrelid <> require_trusted_types.relation limit 1;
     if not found then
         return;
+    elsif v_type.rolsuper and v_type.callee is not null then
+        raise exception 'data type % calls %, who is not a superuser', v_type.name, v_type.callee
+        using errcode = '42501',
+            hint = 'Whoever owns it could put anything there, which pgps would run with the rights of its owner: let a '
+                'superuser own it.';
     elsif v_type.rolsuper then
         raise exception 'data type % is in schema %, whose owner is not a superuser', v_type.name, v_type.schema
         using errcode = '42501',
@@ -172,5 +179,5 @@ begin
 end
 $$;
 comment on function pgps_internal.require_trusted_types(name, regclass) is
-'Raises 42501 when a column''s data type, or one that it consists of, belongs to a role that is not a superuser; unless
-caller is a superuser, also when it is in a schema of such a role';
+'Raises 42501 when a column''s data type, or one that it consists of, belongs to a role that is not a superuser, or
+calls something of such a role; unless caller is a superuser, also when it is in a schema of such a role';

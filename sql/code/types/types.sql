@@ -47,10 +47,12 @@ declare
     v_name text;
 begin
     perform pgps_internal.require_admin(caller, 'create event types');
-    v_name := pgps_internal.check_name(args ->> 'name', 'event type');
+    v_name := pgps_internal.check_new_name(caller, args ->> 'name', 'event type');
     if exists (select from pgps_internal.event_type t where t.name = v_name) then
         raise exception 'event type "%" exists already', v_name
-        using errcode = '42710', hint = 'Choose another name, or change it with pgps.alter_event_type.';
+        using errcode = '42710', hint = concat_ws(' ', 'Choose another name, or change it with pgps.alter_event_type.',
+            -- A neighbour may have brought it, whose role has both rights since.
+            format('These may publish or receive it: %s.', pgps_internal.who_was_let_in(v_name)));
     end if;
     return v_name;
 end
@@ -247,9 +249,9 @@ comment on function pgps.create_event_type(text, text, text, text, boolean, bool
 pgps_event.<name>. attributes: a column list as in CREATE TABLE, without LIKE and GENERATED; keys and exclusions, which
 are about more than one event, are not kept (WARNING). visibility: deferred or immediate. reliability: guaranteed or
 non-guaranteed (then unlogged). persistent: queues survive a crash. auditable: queues keep their events. handler: all,
-any or raiser. Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid,
-pgps_… or $1, $2 …, 42601 not a column list, 0A000 LIKE or GENERATED, 22023 bad argument, 42501, and those of CREATE
-TABLE.';
+any or raiser. Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 a name that begins with
+pgps_, or an attribute named event_id, xid, pgps_… or $1, $2 …, 42601 not a column list, 0A000 LIKE or GENERATED, 22023
+bad argument, 42501, and those of CREATE TABLE.';
 
 create or replace function pgps_internal.do_type_name(caller name, args jsonb) returns text
 language sql stable
@@ -268,6 +270,7 @@ declare
 begin
     perform pgps_internal.lock_to_drop(v_type.type_id);
     perform pgps_internal.drop_from_rooms(v_type);
+    perform pgps_internal.note_lacks_of_dropped(v_type.type_id);
     perform pgps_internal.drop_code(v_type.type_id);
     perform pgps_internal.drop_signature(g.signature_id) from pgps_internal.signature g
         where g.type_id = v_type.type_id;
@@ -306,7 +309,7 @@ begin
         if v_blocker is not null then
             raise exception 'event type "%" cannot be dropped: %', v_type.name, v_blocker using errcode = '2BP01',
                 hint = format('Use pgps.drop_event_type(%L, cascade => true) to drop it with all that depends on it.',
-                    v_type.name);
+                    quote_ident(v_type.name));
         end if;
     end if;
     perform pgps_internal.drop_type(v_type);

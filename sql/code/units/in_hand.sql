@@ -19,7 +19,7 @@ do $do$
 begin
     execute replace($function$
 create or replace function pgps_internal.hand_of(session_id bigint) returns pgps_internal.session_hand
-language plpgsql stable
+language plpgsql volatile
 as $body$
 declare
     v_hand pgps_internal.session_hand;

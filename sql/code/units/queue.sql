@@ -11,7 +11,7 @@ do $do$
 begin
     execute replace($function$
 create or replace function pgps_internal.low_of(queue_id bigint) returns pgps_internal.queue_low
-language plpgsql stable
+language plpgsql volatile
 as $body$
 declare
     v_low pgps_internal.queue_low;
@@ -64,7 +64,7 @@ comment on function pgps_internal.look_at_entry(pgps_internal.unit_commit, boole
 sync for a unit of work, msg for a message that belongs to none';
 
 create or replace function pgps_internal.late_entries(low pgps_internal.queue_low) returns bigint[]
-language plpgsql stable
+language plpgsql volatile
 as $$
 declare
     v_next xid8 := pg_snapshot_xmax(late_entries.low.snapshot);

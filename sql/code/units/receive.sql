@@ -22,7 +22,9 @@ begin
     v_standing := pgps_internal.next_unit(v_no, v_to_server, receive_by_id.speaker);
     if v_standing.unit_no is null or not pgps_internal.lock_unit(v_standing.unit_no) then
         return null;
-    elsif not pgps_internal.stands_as(v_standing) then
+    elsif not pgps_internal.stands_as(v_standing)
+        -- The unit before it may have bound the conversation to another server meanwhile.
+        or v_to_server and (pgps_internal.state_of(v_no)).server_id <> (receive_by_id.speaker).participant_id then
         return pgps_internal.receive_by_id(receive_by_id.caller, receive_by_id.speaker, args);
     end if;
     if v_standing.is_held_back then
@@ -140,7 +142,10 @@ begin
         -- Looked at again, now that it is locked.
         v_standing := pgps_internal.how_stands(v_entry.unit_no, receive_next.speaker);
         exit when v_standing.status = 'ACCEPTED' and not v_standing.is_held_back
-            and (v_standing.is_uow or pgps_internal.try_conversation(v_entry.conversation_no));
+            and (v_standing.is_uow or pgps_internal.try_conversation(v_entry.conversation_no))
+            -- The unit before it may have bound the conversation while the queue was read.
+            and (v_entry.queue_id % 2 = 1
+                or (pgps_internal.state_of(v_entry.conversation_no)).server_id is null);
         v_passed := v_passed || v_entry.conversation_no;
     end loop;
     if v_entry.entry_no is null then

@@ -1,6 +1,7 @@
 -- The common cases of receiving in few statements (decisions 60 and 84): what waits for a session of this broker, in
 -- this life of the broker and within its lifetime. The unit is locked; then one statement looks at everything about it
--- and writes. Where anything is out of the common it writes nothing, and the general way is taken (receive.sql).
+-- and writes. Where anything is out of the common it writes nothing, and the general way is taken (receive.sql). That
+-- statement looks at the server, too: the unit before it may have bound the conversation while the queue was read.
 -- Locks: see at_hand.sql and queue.sql.
 -- Writes: session_hand, unit_state.
 
@@ -35,14 +36,14 @@ $function$, '{branches}', pgps_internal.branches_of($branch$
                     where s.unit_no = u.unit_no order by s.version desc limit 1) s on true
                 left join lateral (select n.version, n.user_status from pgps_internal.unit_note{slot} n
                     where n.unit_no = u.unit_no order by n.version desc limit 1) n on true
-                left join lateral (select y.ended, y.first_commit_at from pgps_internal.conversation_state{slot} y
+                left join lateral (select y.* from pgps_internal.conversation_state{slot} y
                     where y.conversation_no = u.conversation_no order by y.version desc limit 1) y on true
                 -- The newest segment has the newest version, if it has any: see speak_with_hand.
                 cross join lateral (select n.at_no, n.version, n.sent, n.held from pgps_internal.session_hand{slot} n
                     where n.session_id = speaker.session_id order by n.version desc limit 1) h
                 where h.at_no >= v_no / 65536 * 65536 and u.unit_no = entry.unit_no and u.life_id = speaker.life_id
                     and u.ends_at > v_now and u.is_uow and not u.is_relayed and u.message is not null
-                    and coalesce(s.status, 'ACCEPTED') = 'ACCEPTED'
+                    and coalesce(s.status, 'ACCEPTED') = 'ACCEPTED' and (entry.queue_id % 2 = 1 or y.server_id is null)
             ), hand as (
                 insert into pgps_internal.session_hand
                 select v_no, speaker.session_id, o.hand + 1, o.sent, o.held || o.unit_no, speaker.participant_id,

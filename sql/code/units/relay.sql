@@ -10,13 +10,22 @@ create or replace function pgps_internal.make_relay() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
+declare
+    v_roles text := pgps_internal.who_was_let_in('pgps_uow');
 begin
+    perform pgps_internal.require_free('event type', 'pgps_uow'),
+        pgps_internal.require_free('subscription', 'pgps_uow');
     if not exists (select from pgps_internal.event_type t where t.name = 'pgps_uow') then
         perform pgps.create_event_type('pgps_uow', 'to_broker text not null, verb text not null, '
             'client_broker text not null, conversation bigint not null, unit bigint, body jsonb, messages bytea[]');
-        perform pgps.advertise('pgps_uow');
     end if;
     if not exists (select from pgps_internal.subscription s where s.name = 'pgps_uow') then
+        -- A neighbour may have brought the type, on its way to others; its role has both rights since.
+        perform pgps.advertise('pgps_uow');
+        if v_roles is not null then
+            raise warning 'event type "pgps_uow" was here already: % may send and receive units of work', v_roles
+            using hint = 'Take it back from who should not: revoke all on pgps_event.pgps_uow from …';
+        end if;
         perform pgps.subscribe('pgps_uow', 'pgps_uow', format('to_broker = %L', pgps_internal.broker_name()), 'global',
             max_attempts => 1000000);
         perform pgps_internal.add_feature(t.type_id, 'relay') from pgps_internal.event_type t where t.name = 'pgps_uow';
@@ -82,6 +91,14 @@ $$;
 comment on function pgps_internal.require_awaited(pgps_internal.service) is
 'Raises 55000 while the broker that serves a service would not get what is sent to it';
 
+-- Inlined, so without a search_path.
+create or replace function pgps_internal.stamp_of(began_at timestamptz) returns text
+language sql stable
+as $$ select extract(epoch from stamp_of.began_at)::text $$;
+comment on function pgps_internal.stamp_of(timestamptz) is
+'The stamp of a unit or conversation that began then: by number and stamp other brokers tell apart what a broker that
+was put back has numbered again (decision 117)';
+
 create or replace function pgps_internal.tell_broker(
     conversation pgps_internal.conversation, verb text, unit_no bigint, body jsonb, messages bytea[] = null
 ) returns void
@@ -97,7 +114,10 @@ begin
         case when (tell_broker.conversation).their_no is null then pgps_internal.broker_name()
             else (tell_broker.conversation).broker end,
         coalesce((tell_broker.conversation).their_no, (tell_broker.conversation).conversation_no),
-        tell_broker.unit_no, tell_broker.body, tell_broker.messages)
+        tell_broker.unit_no, jsonb_strip_nulls(jsonb_build_object('conversation_stamp',
+            case when (tell_broker.conversation).their_no is null
+                then pgps_internal.stamp_of((tell_broker.conversation).began_at)
+                else (tell_broker.conversation).their_stamp end)) || tell_broker.body, tell_broker.messages)
     returning event_id into v_id;
     perform pgps_internal.record(array[v_type], array[v_id], array[v_id], quote_ident(current_user)::regrole,
         array[false], null, null, false);
@@ -107,7 +127,7 @@ comment on function pgps_internal.tell_broker(pgps_internal.conversation, text, 
 'Tells the broker of the other party of a conversation, when this transaction commits';
 
 create or replace function pgps_internal.conversation_of(conversation_no bigint) returns pgps_internal.conversation
-language plpgsql stable
+language plpgsql volatile
 as $$
 declare
     v_conversation pgps_internal.conversation;
@@ -134,6 +154,7 @@ begin
             'is_persistent', v_unit.is_persistent, 'began_at', v_unit.began_at, 'ends_at', v_unit.ends_at,
             'class', s.class, 'server', s.server, 'service', s.service, 'role', pg_get_userbyid(p.role::oid),
             'token', coalesce(p.token, '#' || p.participant_id),
+            'unit_stamp', pgps_internal.stamp_of(v_unit.began_at),
             'user_status', (select u.user_status from pgps_internal.unit_standing u where u.unit_no = v_unit.unit_no)))
         from pgps_internal.service s, pgps_internal.participant p
         where s.service_id = v_unit.service_id and p.participant_id = v_unit.sender_id), v_messages);
@@ -153,7 +174,7 @@ begin
     select u.* into v_unit from pgps_internal.unit u where u.unit_no = tell_status.unit_no;
     perform pgps_internal.tell_broker(pgps_internal.conversation_of(v_unit.conversation_no), 'status', v_unit.their_no,
         jsonb_strip_nulls(jsonb_build_object('status', tell_status.status, 'attempts', tell_status.attempts,
-            'user_status', tell_status.user_status)));
+            'user_status', tell_status.user_status, 'unit_stamp', pgps_internal.stamp_of(v_unit.began_at))));
 end
 $$;
 comment on function pgps_internal.tell_status(bigint, text, integer, text) is
@@ -170,7 +191,8 @@ begin
     elsif tell_change.standing.is_relayed and tell_change.standing.commit_no is not null
         and tell_change.user_status is not null then
         perform pgps_internal.tell_broker(pgps_internal.conversation_of(tell_change.standing.conversation_no), 'note',
-            tell_change.standing.unit_no, jsonb_build_object('user_status', tell_change.user_status));
+            tell_change.standing.unit_no, jsonb_build_object('user_status', tell_change.user_status,
+                'unit_stamp', pgps_internal.stamp_of(tell_change.standing.began_at)));
     end if;
 end
 $$;

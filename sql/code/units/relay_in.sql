@@ -1,32 +1,51 @@
 -- What other brokers send: units of work, and what became of those that were sent to them. Each event is applied in the
 -- transaction that acknowledges it. What cannot be done is told to the other broker as a unit that is cancelled; what
 -- concerns a unit or a conversation that is not there any more is ignored.
--- Locks: the turn of the subscription pgps_uow, or share row exclusive on relay_told; then the units that it is about
--- in the order of their numbers, their conversations likewise.
--- Writes: conversation, participant, relay_session, relay_told, unit, unit_message.
+-- Locks: the turn of the subscription pgps_uow, if something has come; share row exclusive on relay_told; then the
+-- units that it is about in the order of their numbers, their conversations likewise.
+-- Writes: conversation, participant, unit, unit_message.
 
 create or replace function pgps_internal.their_conversation(origin text, event jsonb) returns pgps_internal.conversation
-language plpgsql stable
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_stamp text := their_conversation.event -> 'body' ->> 'conversation_stamp';
     v_conversation pgps_internal.conversation;
 begin
     if their_conversation.event ->> 'client_broker' = pgps_internal.broker_name() then
         select c.* into v_conversation from pgps_internal.conversation c
         where c.conversation_no = (their_conversation.event ->> 'conversation')::bigint
             and c.broker = their_conversation.origin and c.their_no is null
-            and c.life_id >= (pgps._this_life()).emptied_id;
+            and c.life_id >= (pgps._this_life()).emptied_id
+            and coalesce(v_stamp = pgps_internal.stamp_of(c.began_at), true);
     elsif their_conversation.event ->> 'client_broker' = their_conversation.origin then
         select c.* into v_conversation from pgps_internal.conversation c
         where c.their_no = (their_conversation.event ->> 'conversation')::bigint
-            and c.broker = their_conversation.origin and c.life_id >= (pgps._this_life()).emptied_id;
+            and c.broker = their_conversation.origin and c.life_id >= (pgps._this_life()).emptied_id
+            and coalesce(v_stamp = c.their_stamp, true)
+        order by v_stamp = c.their_stamp desc nulls last, c.conversation_no desc limit 1;
     end if;
     return v_conversation;
 end
 $$;
 comment on function pgps_internal.their_conversation(text, jsonb) is
-'The conversation with a broker (origin) that an event is about; null when there is none';
+'The conversation with a broker (origin) that an event is about; null when there is none. Raises nothing, whatever the
+body of the event says.';
+
+create or replace function pgps_internal.their_unit(conversation_no bigint, unit bigint, stamp text) returns bigint
+language plpgsql volatile
+as $$
+begin
+    return (select u.unit_no from pgps_internal.unit u
+        where u.conversation_no = their_unit.conversation_no and u.their_no = their_unit.unit
+            and coalesce(their_unit.stamp = pgps_internal.stamp_of(u.began_at), true)
+        order by u.unit_no desc limit 1);
+end
+$$;
+comment on function pgps_internal.their_unit(bigint, bigint, text) is
+'The copy here, in a conversation, of the unit with that number at the other broker; stamp: see stamp_of, null where
+the other broker is of a former release and tells none';
 
 create or replace function pgps_internal.their_participant(role name, origin text, body jsonb) returns bigint
 language plpgsql
@@ -65,7 +84,7 @@ begin
     from jsonb_array_elements_text(v_messages) m;
     if (check_their_unit.event -> 'body' ->> 'is_uow')::boolean then
         perform pgps_internal.check_active(check_their_unit.service,
-            (check_their_unit.event -> 'body' ->> 'ends_at')::timestamptz, true);
+            pgps_internal.told_time(check_their_unit.event -> 'body' ->> 'ends_at'), true);
     end if;
     if (check_their_unit.event -> 'body' ->> 'is_persistent')::boolean
         and pgps_internal.setting('uow_persistent_store') = 'no' then
@@ -77,12 +96,41 @@ $$;
 comment on function pgps_internal.check_their_unit(pgps_internal.service, name, jsonb) is
 'Raises unless a unit from another broker may be sent to, or by, a service here';
 
+create or replace function pgps_internal.check_their_conversation(
+    conversation pgps_internal.conversation, service pgps_internal.service, event jsonb
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_no bigint := (check_their_conversation.conversation).conversation_no;
+    v_of integer := (check_their_conversation.conversation).service_id;
+begin
+    if check_their_conversation.event ->> 'unit' is null
+        or jsonb_array_length(check_their_conversation.event -> 'messages') = 0 then
+        raise exception 'a unit of work without %', case when check_their_conversation.event ->> 'unit' is null
+            then 'a number' else 'messages' end using errcode = '22023';
+    elsif v_no is null and (check_their_conversation.service).service_id is null
+        or v_no is not null and not exists (select from pgps_internal.service s where s.service_id = v_of) then
+        raise exception 'conversation % does not exist', check_their_conversation.event ->> 'conversation'
+        using errcode = '42704', hint = 'It is over, or its service was dropped.';
+    elsif v_no is not null and (check_their_conversation.service).service_id <> v_of then
+        -- Its rights and limits are those of another service.
+        raise exception 'conversation % is not with service "%"', check_their_conversation.event ->> 'conversation',
+            pgps_internal.service_name(check_their_conversation.service) using errcode = '42501';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_their_conversation(pgps_internal.conversation, pgps_internal.service, jsonb) is
+'Raises unless a unit from another broker belongs to a conversation, or begins one, with the service that it names';
+
 create or replace function pgps_internal.take_their_unit(publisher name, origin text, event jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_body jsonb := take_their_unit.event -> 'body';
+    v_ends_at timestamptz := pgps_internal.told_time(v_body ->> 'ends_at');
     v_to_server boolean := (v_body ->> 'to_server')::boolean;
     v_conversation pgps_internal.conversation
         := pgps_internal.their_conversation(take_their_unit.origin, take_their_unit.event);
@@ -91,21 +139,26 @@ declare
     v_sender bigint;
     v_no bigint;
 begin
+    if pgps_internal.their_unit(v_conversation.conversation_no, (take_their_unit.event ->> 'unit')::bigint,
+        pgps_internal.stamp_of(pgps_internal.told_time(v_body ->> 'began_at'))) is not null then
+        -- Not refused: that would cancel the one that was taken.
+        raise warning 'broker "%" sends unit of work % twice', take_their_unit.origin, take_their_unit.event ->> 'unit';
+        return;
+    end if;
     if v_to_server then
         v_service := pgps_internal.find_service(quote_ident(v_body ->> 'class'), quote_ident(v_body ->> 'server'),
             quote_ident(v_body ->> 'service'));
         perform pgps_internal.check_their_unit(v_service, take_their_unit.publisher, take_their_unit.event);
-    elsif v_conversation.conversation_no is null then
-        raise exception 'conversation % does not exist', take_their_unit.event ->> 'conversation'
-        using errcode = '42704', hint = 'It is over, or its service was dropped.';
     end if;
+    perform pgps_internal.check_their_conversation(v_conversation, v_service, take_their_unit.event);
     v_sender := pgps_internal.their_participant(take_their_unit.publisher, take_their_unit.origin, v_body);
     if v_conversation.conversation_no is null then
         v_no := nextval('pgps_internal.uow_no_seq');
         insert into pgps_internal.conversation (at_no, conversation_no, service_id, client_id, is_uow, life_id,
-            began_at, broker, their_no)
+            began_at, broker, their_no, their_stamp)
         values (v_no, v_no, v_service.service_id, v_sender, (v_body ->> 'is_uow')::boolean, v_life,
-            pgps_internal.clock(), take_their_unit.origin, (take_their_unit.event ->> 'conversation')::bigint)
+            pgps_internal.clock(), take_their_unit.origin, (take_their_unit.event ->> 'conversation')::bigint,
+            v_body ->> 'conversation_stamp')
         returning * into v_conversation;
     end if;
     v_no := nextval('pgps_internal.uow_no_seq');
@@ -113,22 +166,22 @@ begin
         session_id, life_id, is_persistent, began_at, ends_at, user_status, is_relayed, their_no)
     values (v_no, v_no, v_conversation.conversation_no, v_conversation.service_id, v_to_server,
         (v_body ->> 'is_uow')::boolean, v_sender, 0, v_life, (v_body ->> 'is_persistent')::boolean,
-        (v_body ->> 'began_at')::timestamptz, (v_body ->> 'ends_at')::timestamptz, v_body ->> 'user_status', false,
+        pgps_internal.told_time(v_body ->> 'began_at'), v_ends_at, v_body ->> 'user_status', false,
         (take_their_unit.event ->> 'unit')::bigint);
     insert into pgps_internal.unit_message (at_no, unit_no, number, message)
     select nextval('pgps_internal.uow_no_seq'), v_no, m.number, m.message::bytea
     from jsonb_array_elements_text(take_their_unit.event -> 'messages') with ordinality m(message, number);
     perform pgps_internal.commit_unit(pgps_internal.how_stands(v_no), v_conversation,
         pgps_internal.state_of(v_conversation.conversation_no));
-    if (v_body ->> 'ends_at')::timestamptz <= pgps_internal.clock() then
+    if v_ends_at <= pgps_internal.clock() then
         perform pgps_internal.note_unit(v_no, 'TIMEOUT', null, null, 0, 0);
         perform pgps_internal.tell_status(v_no, 'TIMEOUT', 0, null);
     end if;
 end
 $$;
 comment on function pgps_internal.take_their_unit(name, text, jsonb) is
-'Makes a copy of a unit from another broker, committed and queued for its receiver here. Errors: 42501, 42704, 54000,
-55000.';
+'Makes a copy of a unit from another broker, committed and queued for its receiver here; ignores one that is here.
+Errors: 22023, 42501, 42704, 54000, 55000.';
 
 create or replace function pgps_internal.refuse_their_unit(origin text, event jsonb, sqlstate text) returns void
 language plpgsql
@@ -144,36 +197,40 @@ begin
         v_answer.conversation_no := (refuse_their_unit.event ->> 'conversation')::bigint;
     end if;
     perform pgps_internal.tell_broker(v_answer, 'status', (refuse_their_unit.event ->> 'unit')::bigint,
-        jsonb_build_object('status', 'CANCELLED', 'attempts', 0, 'user_status', 'refused: '
-            || refuse_their_unit.sqlstate));
+        jsonb_strip_nulls(jsonb_build_object('status', 'CANCELLED', 'attempts', 0,
+            'user_status', 'refused: ' || refuse_their_unit.sqlstate,
+            'conversation_stamp', refuse_their_unit.event -> 'body' ->> 'conversation_stamp',
+            'unit_stamp', refuse_their_unit.event -> 'body' ->> 'unit_stamp')));
 end
 $$;
 comment on function pgps_internal.refuse_their_unit(text, jsonb, text) is
 'Tells the broker of its sender that a unit is cancelled, since it is not taken here';
 
 create or replace function pgps_internal.unit_meant(origin text, event jsonb) returns bigint
-language plpgsql stable
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_conversation bigint
         := (pgps_internal.their_conversation(unit_meant.origin, unit_meant.event)).conversation_no;
     v_no bigint := (unit_meant.event ->> 'unit')::bigint;
+    v_stamp text := unit_meant.event -> 'body' ->> 'unit_stamp';
 begin
     case unit_meant.event ->> 'verb'
         when 'status' then
             return (select u.unit_no from pgps_internal.unit u
-                where u.unit_no = v_no and u.conversation_no = v_conversation and u.is_relayed);
+                where u.unit_no = v_no and u.conversation_no = v_conversation and u.is_relayed
+                    and coalesce(v_stamp = pgps_internal.stamp_of(u.began_at), true));
         when 'cancel', 'note' then
-            return (select u.unit_no from pgps_internal.unit_commit c join pgps_internal.unit u using (unit_no)
-                where c.conversation_no = v_conversation and c.entry_no = c.commit_no and u.their_no = v_no);
+            return pgps_internal.their_unit(v_conversation, v_no, v_stamp);
         else
             return null;
     end case;
 end
 $$;
 comment on function pgps_internal.unit_meant(text, jsonb) is
-'The unit here that an event from another broker is about; null when there is none, or it is to be made';
+'The unit here that an event from another broker is about; null when there is none, or it is to be made. Raises nothing,
+whatever the body of the event says.';
 
 create or replace function pgps_internal.take_their_status(origin text, event jsonb) returns void
 language plpgsql
@@ -184,7 +241,7 @@ declare
     v_standing pgps_internal.unit_standing;
 begin
     select s.* into v_standing from pgps_internal.unit_standing s
-    where s.unit_no = pgps_internal.unit_meant(take_their_status.origin, take_their_status.event);
+    where s.unit_no = (select pgps_internal.unit_meant(take_their_status.origin, take_their_status.event));
     if v_standing.status in ('ACCEPTED', 'DELIVERED') then
         perform pgps_internal.note_unit(v_standing.unit_no, v_body ->> 'status', null, null,
             (v_body ->> 'attempts')::integer, 0);
@@ -253,86 +310,6 @@ end
 $$;
 comment on function pgps_internal.take_relayed(name, text, jsonb) is 'Does what an event from another broker says';
 
-create or replace function pgps_internal.note_relay_session(standing pgps_internal.unit_standing, session_id bigint)
-returns void
-language plpgsql
-as $$
-begin
-    if note_relay_session.standing.their_no is not null then
-        insert into pgps_internal.relay_session (session_id) values (note_relay_session.session_id)
-        on conflict do nothing;
-    end if;
-end
-$$;
-comment on function pgps_internal.note_relay_session(pgps_internal.unit_standing, bigint) is
-'Notes that a session holds a unit from another broker, which is to be told when the session ends';
-
-create or replace function pgps_internal.relayed_to_look_at(since timestamptz, life_id bigint) returns setof bigint
-language plpgsql volatile rows 100
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if relayed_to_look_at.life_id is distinct from (pgps._this_life()).life_id then
-        -- A restart ends all sessions, and discards what is not persistent.
-        return query select u.unit_no from pgps_internal.unit u where u.their_no is not null;
-        return;
-    end if;
-    return query
-    select u.unit_no from pgps_internal.unit u
-    where u.their_no is not null and u.ends_at > relayed_to_look_at.since and u.ends_at <= pgps_internal.clock()
-    union
-    select h.unit_no from pgps_internal.relay_session r
-    cross join lateral unnest((pgps_internal.hand_of(r.session_id)).held) h(unit_no)
-    where not pgps._session_lives(r.session_id);
-end
-$$;
-comment on function pgps_internal.relayed_to_look_at(timestamptz, bigint) is
-'The units from other brokers to which something may have happened that nobody has done: their time was over, their
-session ended, or the broker restarted';
-
-create or replace function pgps_internal.tell_what_happened() returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_told pgps_internal.relay_told;
-    v_life pgps_internal.life;
-    v_dead bigint[];
-    v_unit bigint;
-    v_standing pgps_internal.unit_standing;
-    v_noted text;
-    v_count bigint := 0;
-begin
-    perform pg_stat_clear_snapshot();
-    v_life := pgps._this_life();
-    select t.* into v_told from pgps_internal.relay_told t;
-    v_dead := array(select r.session_id from pgps_internal.relay_session r where not pgps._session_lives(r.session_id));
-    for v_unit in select n from pgps_internal.relayed_to_look_at(coalesce(v_told.until, '-infinity'), v_told.life_id) n
-        order by n
-    loop
-        perform from pgps_internal.unit u where u.unit_no = v_unit for update;
-        select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_unit;
-        v_noted := coalesce((select s.status from pgps_internal.unit_state s where s.unit_no = v_unit
-            order by s.version desc limit 1), 'ACCEPTED');
-        continue when v_noted = v_standing.status or v_noted not in ('ACCEPTED', 'DELIVERED');
-        perform pgps_internal.note_unit(v_unit, v_status, null, null, v_standing.attempts, 0),
-            pgps_internal.tell_status(v_unit, v_status, v_standing.attempts, null)
-        from (select case v_standing.status when 'GONE' then 'DISCARDED' else v_standing.status end) s(v_status);
-        v_count := v_count + 1;
-    end loop;
-    delete from pgps_internal.relay_session r where r.session_id = any (v_dead);
-    -- Written only when there was something, or now and then.
-    if v_count > 0 or v_told.life_id is distinct from v_life.life_id
-        or v_told.until < v_life.seen_at - interval '1 minute' then
-        delete from pgps_internal.relay_told;
-        insert into pgps_internal.relay_told (life_id, until) values (v_life.life_id, v_life.seen_at);
-    end if;
-    return v_count;
-end
-$$;
-comment on function pgps_internal.tell_what_happened() is
-'Notes what time, ended sessions and restarts did to units from other brokers, and tells these; returns to how many';
-
 create or replace function pgps.relay_units(max_events integer = 100) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
@@ -344,16 +321,17 @@ declare
 begin
     perform pgps_internal.require_read_committed();
     v_ended := pgps_internal.note_lost_sessions();
-    if not exists (select from pgps_internal.subscription s where s.name = 'pgps_uow') then
+    if not exists (select from pgps_internal.subscription s where s.name = 'pgps_uow'
+            and pgps_internal.is_own_role(s.owner::oid)) then
         return case when v_ended > 0 or exists (select from pgps_internal.serving s) then v_ended end;
     end if;
     select to_jsonb(array_agg(e order by e.place)) into v_events
     from (select e.publisher, e.origin, e.payload, e.place
         from pgps.take('pgps_uow', relay_units.max_events) with ordinality
             e(event_id, event_type, payload, published_at, publisher, xid, origin, attempt, place)) e;
+    -- One session at a time: who tells what happened sees all that was taken before, and in this order.
+    lock table pgps_internal.relay_told in share row exclusive mode;
     if v_events is null then
-        -- One session at a time tells what happened, in the order in which it did.
-        lock table pgps_internal.relay_told in share row exclusive mode;
         return v_ended + pgps_internal.tell_what_happened();
     end if;
     -- In the order of SYNCPOINT: first all units, then all conversations.
@@ -370,10 +348,11 @@ begin
 end
 $$;
 comment on function pgps.relay_units(integer) is
-'Applies what other brokers have sent about units of work, at most so many events, and tells them what became of theirs
-by time, ended sessions and restarts, all in one transaction. Before that, wakes servers that wait for what lost
-sessions held. Returns how much it did, null when no service is served here or used over links (pgps.relay_services). A
-worker calls it. Waits for another session that does. Needs pgps_worker or pgps_admin. Errors: 42501.';
+'Applies what other brokers have sent about units of work, at most so many events, in one transaction; when nothing has
+come, tells them what became of theirs by time, ended sessions, dropped services and restarts, at most 1,000 at a time.
+Before that, wakes servers that wait for what lost sessions held. Returns how much it did, null when no service is
+served here or used over links (pgps.relay_services). A worker calls it. Waits for another session that does. Needs
+pgps_worker or pgps_admin. Errors: 42501.';
 
 revoke all on function pgps.relay_units(integer) from public;
 grant execute on function pgps.relay_units(integer) to pgps_worker, pgps_admin;

@@ -158,7 +158,8 @@ begin
         return pgps_internal.row_from(v_standing, v_state, v_standing.status);
     elsif apply_transition.option = 'cancel' and v_relation = 'sender' and v_standing.is_relayed then
         -- The broker that has it decides, and tells.
-        perform pgps_internal.tell_broker(v_conversation, 'cancel', v_standing.unit_no, '{}');
+        perform pgps_internal.tell_broker(v_conversation, 'cancel', v_standing.unit_no,
+            jsonb_build_object('unit_stamp', pgps_internal.stamp_of(v_standing.began_at)));
         return pgps_internal.row_from(v_standing, v_state, v_standing.status);
     elsif apply_transition.option = 'delete' then
         perform pgps_internal.note_unit(v_standing.unit_no, 'DELETED', v_standing.receiver_id, null,

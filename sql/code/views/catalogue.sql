@@ -8,7 +8,7 @@ select t.name, pg_get_userbyid(t.owner) as owner,
         from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
         where a.attrelid = t.endpoint and a.attnum > 0 and not a.attisdropped
             and a.attname not in ('_producer', '_producer_seq')) as attributes,
-    t.visibility, t.reliability, t.persistent,
+    t.visibility, t.reliability, t.persistent and t.reliability = 'guaranteed' as persistent,
     (select q.auditable from pgps_internal.queue q where q.type_id = t.type_id and q.kind = 'in') as auditable,
         t.handler,
     has_table_privilege(current_user, t.endpoint, 'insert') as can_publish,

@@ -1,5 +1,5 @@
--- What an administrator should know of the server: free space on its disks (disks.sql), events that a crash took, and
--- who blocks others.
+-- What an administrator should know of the server: free space on its disks (disks.sql), events that a crash took, who
+-- blocks others, and neighbours that make much up.
 -- Locks: none.
 -- Writes: nothing.
 
@@ -48,7 +48,9 @@ begin
             cross join lateral unnest(pg_blocking_pids(w.pid)) x(pid)
             join pg_stat_activity h on h.pid = x.pid
             where w.datname = current_database() and w.wait_event_type = 'Lock' and w.pid <> pg_backend_pid()
-            limit 100) b));
+            limit 100) b),
+        'crowded', (select coalesce(to_jsonb(array_agg(n)), '[]') from pgps_internal.crowded_neighbours() n),
+        'in_the_way', (select coalesce(to_jsonb(array_agg(n)), '[]') from pgps_internal.names_in_the_way() n));
 end
 $$;
 comment on function pgps_internal.do_health(name, jsonb) is 'See pgps.health';
@@ -60,7 +62,10 @@ begin atomic
 end;
 comment on function pgps.health() is
 'What pgps doctor and a worker ask the server: disks (place, total_bytes, free_bytes), lost (event_type, events: what a
-crash took from types whose queue is not persistent, as long as the control queue knows of it) and blocked (pid, holder,
-role, application_name, relation, seconds: who waits for whose lock). Needs pgps_worker or pgps_admin. Errors: 42501.';
+crash took from types whose queue is not persistent, as long as the control queue knows of it), blocked (pid, holder,
+role, application_name, relation, seconds: who waits for whose lock), crowded (role, setting, event_type, used, most:
+whose neighbours come near the limit that a setting gives them) and in_the_way (kind, name, role: whose event types
+and subscriptions have names that pgps needs for itself, from before they were refused). Needs pgps_worker or
+pgps_admin. Errors: 42501.';
 
 grant execute on function pgps.health() to public;

@@ -5,13 +5,12 @@ where a savepoint was rolled back to in between, it is made again from the trans
 """
 
 import json
-from decimal import Decimal
 from typing import Any, NamedTuple, Optional
 
 from composite.described import define_from, tests_of
 from composite.detector import Changes, State, detect
 from composite.graph import build
-from composite.keys import key_of
+from composite.keys import canonical_key
 from composite.limits import combinations_allowed
 from composite.memo import Memo, write_given
 from composite.occurrences import bind
@@ -107,7 +106,7 @@ def read_new(queries: Queries, source: dict[str, Any], tasks: dict[int, Task], j
     leaves = {composite_id for composite_id, task in tasks.items() if task.is_new}
     after = job["before"] if leaves else job["reached"]
     for row in queries.rows_taken_back(queries.plan(source["query"], ["bigint"]), [after]):
-        values = None
+        keys: dict[tuple[str, ...], str] = {}
         matches: dict[int, list[tuple[str, Any]]] = {}
         for composite_id, leaf in zip(row["composites"], row["leaves"]):
             task = tasks[composite_id]
@@ -119,9 +118,7 @@ def read_new(queries: Queries, source: dict[str, Any], tasks: dict[int, Task], j
             columns = task.known.columns[leaf]
             key: Any = ()
             if columns:
-                if values is None:
-                    values = json.loads(row["payload"], parse_float=Decimal)
-                key = key_of([values.get(column) for column in columns])
+                key = keys.get(columns) or keys.setdefault(columns, canonical_key(row["payload"], columns))
             found = matches.setdefault(composite_id, [])
             if (task.known.nodes[leaf], key) not in found:
                 found.append((task.known.nodes[leaf], key))

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Optional, Union
 
 from composite.event_time import Late, Ordering
 from composite.graph import Graph, Node
-from composite.keystate import KeyState
+from composite.keystate import UNTOUCHED, KeyState
 from composite.matching import Matcher
 from composite.points import BEFORE, BEHIND, SERIAL, Event, Idle, Occurrence, point_of, position_of, time_of
-from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, key_row, load_occurrence, row_of
+from composite.rows import HELD, VERSION, Gone, KeyRow, Row, frozen, held_at, held_row, key_row, load_occurrence, row_of
 from composite.sequence import KeyChanges, Moment, Pair, as_found, moments_of, pair_up, sequence_of, what_changed
 from composite.stepping import Fault, Found, GivenUp, Predicate, Step
 from composite.wire import read_occurrence
@@ -67,18 +67,19 @@ class State:
         self.agenda: list[tuple[int, int, Any]] = []
         self.entries = count()
         self.begun: list[Any] = []
+        self.may_begin_earlier = True
         self.sequence = sequence_of(graph)
 
-    def start(self, time: int) -> None:
-        """Begin the history of what has no partition key, so that the clock ticks before its first event."""
+    def start(self, time: int, *, at_latest: bool = False) -> None:
+        """Begin the history of what has no partition key, so that the clock ticks before its first event.
+
+        at_latest: in event time it begins with an event that is earlier, where nothing has happened before that.
+        """
         if not self.graph.frame.partitioned:
+            self.may_begin_earlier = at_latest
             if () not in self.keys:
                 self.born((), time)
                 self.begun.append(())
-
-    def key(self, key: Any) -> KeyState:
-        """Return the state of a key that is there."""
-        return self.keys[key]
 
     def born(self, key: Any, time: int) -> KeyState:
         """Return the state of a key that begins at a time; ticks before it are not its."""
@@ -131,14 +132,9 @@ class State:
         """Take over an open occurrence, or an event that waits."""
         occurrence = load_occurrence(self.graph, row.data)
         if row.slot == HELD:
-            heappush(state.held, (occurrence[2], row.node, occurrence))
+            heappush(state.held, (held_at(row, occurrence), row.node, occurrence))
         else:
             state.open(self.graph.names[row.node], row.slot, occurrence)
-
-    def forget(self, keys: Iterable[Any]) -> None:
-        """Let keys go from memory; they have to be loaded before they are touched again."""
-        for key in keys:
-            self.keys.pop(key, None)
 
     def due(self, frontier: int) -> list[Any]:
         """Return the keys that have something to do before a time."""
@@ -285,6 +281,9 @@ class Run:
             else:
                 for item in items:
                     heappush(state.held, item)
+                if self.state.may_begin_earlier and state.clock == UNTOUCHED and state.ticked is not None:
+                    # A key begins with its earliest event, whichever came first.
+                    self.step.set_tick(state, min(state.ticked, time_of(state.held[0][0]) - 1))
                 self.entered[key] = items
                 self.release(state)
 
@@ -394,7 +393,7 @@ class Run:
         released = set(state.released)
         closed.extend(Gone(state.key, name, HELD, position) for name, position in released - entered)
         opened.extend(
-            row_of(state.key, name, HELD, position_of(point), occurrence)
+            held_row(state.key, name, point, occurrence)
             for point, name, occurrence in arrived
             if (name, position_of(point)) not in released
         )

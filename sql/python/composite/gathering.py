@@ -3,7 +3,6 @@
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from decimal import Decimal
 from operator import itemgetter
 from typing import Any, NamedTuple, Optional
 
@@ -84,12 +83,13 @@ Got = dict[int, list[Hits]]
 
 def gather(
     queries: Queries, memory: dict[str, Any], sources: list[dict[str, Any]], subjects: dict[int, Any], broker: str,
-    bounded: Callable[[Got], Got],
+    bounded: Callable[[Got], Got], late: Optional[dict[str, Any]] = None,
 ) -> None:  # fmt: skip
     """Add the events of event types to the composite events that they are leaves of; subjects: by their number.
 
-    bounded: leaves out what is too much for a step.
+    bounded: leaves out what is too much for a step. late: see pgps_internal.came_late.
     """
+    late = late or {}
     columns = {source["type_id"]: columns_of(source, subjects) for source in sources}
     readings = {one["type_id"]: reading_of(queries, memory, one, columns[one["type_id"]]) for one in sources}
     found: Got = {}
@@ -97,10 +97,14 @@ def gather(
     for query in {reading[1]: None for reading in readings.values()}:
         alike = [source for source in sources if readings[source["type_id"]][1] == query]
         wanted = [[value for source in alike for value in source[name]] for name in WANTED]
+        for source in alike if late else ():
+            add_late(wanted, source, subjects, late.get(str(source["type_id"]), ()))
         for row in queries.plan(query, WANTED_TYPES).execute(wanted):
             lists = (row[name] or [] for name in Hits._fields[3:])
             hits = Hits(row["batch_id"], row["subjects"], row["leaves"], *lists)
             found.setdefault(row["type_id"], []).append(hits)
+    for number in found if late else ():
+        found[number] = put_in_place(found[number], subjects, dict(late.get(str(number), ())))
     found = bounded(found)
     for source in sources:
         number = source["type_id"]
@@ -113,6 +117,34 @@ def gather(
                 base = one.batch_id << EVENT_BITS
                 for subject, leaf in zip(one.subjects, one.leaves):
                     hand_over(subjects[subject], leaf, base, places, events)
+
+
+def add_late(wanted: list[list[Any]], source: dict[str, Any], subjects: dict[int, Any], late: Any) -> None:
+    """Ask for what comes behind the end of a step, too, and was set aside out of one of its batches."""
+    for composite, leaf, number in zip(source["composites"], source["leaves"], source["subjects"]):
+        subject = subjects[number]
+        for batch, held in late:
+            if batch > subject.job["upto"] and subject.place_of(batch, held) == held:
+                for column, one in zip(wanted, (composite, leaf, batch - 1, batch, number)):
+                    column.append(one)
+
+
+def put_in_place(group: list[Hits], subjects: dict[int, Any], late: dict[int, int]) -> list[Hits]:
+    """Return what classes have got with what was set aside in the batch that it was taken out of."""
+    found: list[Hits] = []
+    for hits in group:
+        held = late.get(hits.batch_id)
+        if held is None:
+            found.append(hits)
+            continue
+        for place in (held, hits.batch_id):
+            here = [
+                i for i, number in enumerate(hits.subjects) if subjects[number].place_of(hits.batch_id, held) == place
+            ]
+            if here:
+                numbers, leaves = [hits.subjects[i] for i in here], [hits.leaves[i] for i in here]
+                found.append(hits._replace(batch_id=place, subjects=numbers, leaves=leaves))
+    return found
 
 
 def columns_of(source: dict[str, Any], subjects: dict[int, Any]) -> list[tuple[str, ...]]:
@@ -218,7 +250,7 @@ def keys_of(memory: dict[str, Any], texts: list[Any], *, is_text: bool) -> list[
     known = kept[is_text]
     long: dict[Any, str] = {}
     for text in set(texts).difference(known):
-        key = key_of_text(text) if is_text else key_of(json.loads(text, parse_float=Decimal))
+        key = key_of_text(text) if is_text else key_of(text)
         (known if text is None or len(text) <= KEY_LENGTH else long)[text] = key
     return [long[text] if text in long else known[text] for text in texts] if long else [known[text] for text in texts]
 

@@ -4,13 +4,17 @@ from collections.abc import Iterable
 from typing import Any, Optional
 
 from composite.gathering import EVENT_BITS, Got, Hits
-from composite.points import Occurrence
+from composite.limits import TooMuch
 from composite.queries import Queries
 from composite.storing import stored
 from composite.subjects import Subject
 
 MOST_BYTES = 64_000_000  # that a step reads; what is made of it is several times as much
 SMALL = 4000  # of an event; 20,000 of these are a step
+NEVER = (1 << 63) - 1
+MOST_WHOLE = 1_000_000  # events of a step that takes whole transactions: a small one needs 1 KB
+
+WHOLE_UPTO = "select pgps_internal.whole_upto($1, $2) as upto"
 
 TOASTED = """
 select w.type_id
@@ -68,8 +72,11 @@ def last_fitting(
     queries: Queries, sources: list[dict[str, Any]], found: Got, subjects: dict[int, Subject]
 ) -> Optional[int]:
     """Return the position of the last event that fits into a step: one before the next large one; None: all fit."""
-    if sum(map(count_of, (hits for group in found.values() for hits in group))) < 2:
+    count = sum(map(count_of, (hits for group in found.values() for hits in group)))
+    if count < 2:
         return None
+    if count > MOST_WHOLE:
+        check_whole(found, subjects)
     names = {source["type_id"]: source["type"] for source in sources}
     spans = [(number, names[number], *span_of_ids(group)) for number, group in found.items()]
     large: list[tuple[int, int]] = []
@@ -80,16 +87,38 @@ def last_fitting(
     for place, (position, bytes_) in enumerate(large):
         size += bytes_
         if size > MOST_BYTES and place:
-            return end_before(position, large[0][0], subjects.values())
+            return end_before(queries, position, large[0][0], subjects.values())
     return None
 
 
-def end_before(position: int, first: int, subjects: Iterable[Subject]) -> int:
+def check_whole(found: Got, subjects: dict[int, Subject]) -> None:
+    """Raise TooMuch where a step that takes whole transactions has too many events."""
+    counts = {number: 0 for number, subject in subjects.items() if subject.known.graph.transactional}
+    for group in found.values():
+        for hits in group:
+            for number in counts.keys() & set(hits.subjects):
+                counts[number] += count_of(hits)
+    if max(counts.values(), default=0) > MOST_WHOLE:
+        raise TooMuch(f"{MOST_WHOLE:,} events of whole transactions")
+
+
+def end_before(queries: Queries, position: int, first: int, subjects: Iterable[Subject]) -> int:
     """Return where a step ends that is not to take an event, but a first one."""
-    if not any(subject.takes_whole_batches for subject in subjects):
+    whole = [subject for subject in subjects if subject.takes_whole_batches]
+    if not whole:
         return position - 1
-    batch = position >> EVENT_BITS
-    return (batch + (batch == first >> EVENT_BITS) << EVENT_BITS) - 1
+    batch, least = position >> EVENT_BITS, first >> EVENT_BITS
+    end = batch - (batch > least)
+    if any(subject.known.graph.transactional for subject in whole):
+        end = whole_upto(queries, end, end)
+        if end < least:
+            end = whole_upto(queries, least, NEVER)
+    return (end + 1 << EVENT_BITS) - 1
+
+
+def whole_upto(queries: Queries, batch: int, last: int) -> int:
+    """Return up to which batch a step goes that takes whole transactions; see pgps_internal.whole_upto."""
+    return queries.plan(WHOLE_UPTO, ["bigint", "bigint"]).execute([batch, last])[0]["upto"]  # type: ignore[no-any-return]
 
 
 def large_ones(
@@ -160,17 +189,7 @@ def weigh_open(queries: Queries, subjects: list[Subject], found: list[dict[str, 
     for position, name in touched:
         size += bytes_.pop(name, 0)
         if size > MOST_BYTES and position > touched[0][0]:
-            end = end_before(position, touched[0][0], subjects)
+            end = end_before(queries, position, touched[0][0], subjects)
             if last is None or end < last:
                 raise TooHeavyError(end)
             return
-
-
-def without_payloads(occurrence: Occurrence) -> Occurrence:
-    """Return an occurrence whose events have no payload: it can be written however large they are."""
-    if len(occurrence) == 7:
-        return (*occurrence[:6], None)
-    serial, start, end, node, groups = occurrence[:5]
-    if node is None:
-        return occurrence
-    return (serial, start, end, node, tuple(tuple(map(without_payloads, group)) for group in groups))

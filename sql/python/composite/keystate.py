@@ -7,6 +7,7 @@ from composite.graph import Node
 from composite.points import END, SERIAL, START, Occurrence, time_of, undone
 
 Timer = tuple[int, int, int]  # time, index of the node, serial of the window
+UNTOUCHED = -1 << 200  # before all points
 
 
 class KeyState:
@@ -44,7 +45,7 @@ class KeyState:
         self.closed: list[tuple[str, int, int]] = []
         self.released: list[tuple[str, int]] = []
         self.serial = self.stored = 0
-        self.clock = -1 << 200
+        self.clock = UNTOUCHED
         self.tick: Optional[int] = None
         self.ticked: Optional[int] = None
         self.due: Optional[int] = None

@@ -40,19 +40,25 @@ def named_parts(expression: Expression, occurrence: Occurrence) -> Iterator[tupl
                     stack.append((part.parts[role], member))
 
 
-def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[str, Any]]:
+def constituents(definition: Definition, occurrence: Occurrence, *, in_runs: bool = False) -> list[dict[str, Any]]:
     """Return what an occurrence is made of, in order of time; `at` and `tick` are microseconds since 1970.
 
     An event is {as, event_type, origin, event_id, at, payload}, a tick {as, tick}; `as` is the alias, else the type
     or the operator. Of an event that never came here, event_id is its number at a broker, which is named, too.
+    in_runs: ticks of a window are one {as, tick, last, ticks}: the first, the last, and how many there are.
     Raises SqlTextError 54000 for more than 100,000.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for part, one in named_parts(definition.expression, occurrence):
         if part is None:
             times = tick_times(one)
+            if in_runs:
+                told = {"as": "tick", "tick": times[0], "last": times[-1], "ticks": len(times)}
+                found.append((tick_point(times[0]), told))
+                continue
             if len(times) + len(found) > MAX_CONSTITUENTS:
-                message = f"an occurrence of {definition.name} has more than {MAX_CONSTITUENTS:,} constituents"
+                what = f"an occurrence of {definition.name}" if definition.name else "an occurrence"
+                message = f"{what} has more than {MAX_CONSTITUENTS:,} constituents"
                 raise SqlTextError(message, 1, "Make its window shorter, or its ticks rarer.", sqlstate="54000")
             found += [(tick_point(time), {"as": "tick", "tick": time}) for time in times]
         elif part.op == "leaf":

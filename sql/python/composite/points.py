@@ -99,7 +99,8 @@ def identities(occurrence: Occurrence) -> set[Any]:
 def identity(event: Occurrence) -> Any:
     """Return what tells one event or tick from others: composite events may end at the same point."""
     if event[NODE].op == "leaf":
-        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN])
+        # Outside a broker the events of each type may have numbers of their own.
+        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN], event[NODE].expression.type)
     return event[END], event[NODE].name
 
 

@@ -3,15 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from composite.heavy import without_payloads
 from composite.limits import portions
 from composite.memo import write_given
 from composite.occurrences import bind
 from composite.points import TIME_BITS
 from composite.queries import SAFE, Queries, Statement, is_too_large
 from composite.sequence import as_found
+from composite.stepping import Found
 from composite.subjects import Subject
-from composite.told import PairTeller, tell_part, write_parts
+from composite.told import PairTeller, tell_part, write_few, write_parts
+from lexer import SqlTextError
 
 
 def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
@@ -29,12 +30,34 @@ def publish(queries: Queries, subjects: list[Subject], broker: str) -> None:
         for parts in portions(texts, subject.size_of_batch, subject.at_hand):
             behind = first + len(parts)
             if len(parts) == len(own):
-                statements += publish_portion(queries, subject, own, [*columns, parts], first)
+                statements += publish_parts(queries, subject, own, [*columns, parts], first)
             else:
                 few = [column[first:behind] for column in columns]
-                statements += publish_portion(queries, subject, own[first:behind], [*few, parts], first)
+                statements += publish_parts(queries, subject, own[first:behind], [*few, parts], first)
             first = behind
     queries.record(statements)
+
+
+def publish_parts(
+    queries: Queries, subject: Subject, ids: Sequence[int], columns: list[list[Any]], first: int
+) -> list[Statement]:
+    """Publish some of what was detected, from the one at place `first` on; return what is to be recorded.
+
+    What has too many constituents goes to the exception queue, and the others go on.
+    """
+    if not subject.refused:
+        return publish_portion(queries, subject, ids, columns, first)
+    statements: list[Statement] = []
+    at = 0
+    for place in [*(place for place in range(len(ids)) if first + place in subject.refused), len(ids)]:
+        if at < place:
+            part = [column[at:place] for column in columns]
+            statements += publish_portion(queries, subject, ids[at:place], part, first + at)
+        if place < len(ids):
+            one = [column[place : place + 1] for column in columns]
+            queries.fail(subject.job, one, "54000", subject.refused[first + place])
+        at = place + 1
+    return statements
 
 
 def publish_portion(
@@ -55,7 +78,8 @@ def publish_portion(
             raise
         state, message = error.sqlstate, str(error)
     if len(ids) == 1:
-        queries.fail(subject.job, [*columns[:-1], [told_without_payloads(subject, first)]], state, message)
+        reason = f"the events of this detection are together too large for JSON ({message})"
+        queries.fail(subject.job, [*columns[:-1], [told_without_payloads(subject, first)]], state, reason)
         return []
     half = len(ids) // 2
     return [
@@ -87,7 +111,19 @@ def told_without_payloads(subject: Subject, place: int) -> str:
         (found,) = as_found(subject.state.sequence, [subject.pairs[place]])
     else:
         found = subject.found[place]
-    return write_parts(subject.known.definition, without_payloads(found.occurrence))
+    return write_few(subject.known.definition, found.occurrence)
+
+
+def tell_each(subject: Subject, found: list[Found]) -> Iterator[str]:
+    """Return the constituents of what was detected; those of what has too many as far as they always fit."""
+    definition = subject.known.definition
+    for place, one in enumerate(found):
+        try:
+            text = write_parts(definition, one.occurrence)
+        except SqlTextError as error:
+            subject.refused[place] = error.message
+            text = write_few(definition, one.occurrence)
+        yield text
 
 
 def detected(subject: Subject, broker: str, moments: dict[int, str]) -> tuple[list[list[Any]], Iterator[str]]:
@@ -112,7 +148,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> tuple[li
         found = [one.occurrence for one in subject.found]
         starts, ends = [one[1] for one in found], [one[2] for one in found]
         found_at = [one.point for one in subject.found]
-        parts = (write_parts(definition, one) for one in found)
+        parts = tell_each(subject, subject.found)
     detection_times = [point >> TIME_BITS for point in found_at]
     end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
     return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends], parts

@@ -33,7 +33,7 @@ cross join lateral (select o.node, o.slot, o.serial, o.data from pgps_internal.c
         and o.row_id >= w.born offset 0) o"""
 
 HELD_ROWS = """
-select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
+select o.state_id, o.key, o.node, o.slot, o.serial, o.start_at::text as start_at, o.data::text as data
 from unnest($1::bigint[], $2::text[], $3::bigint[], $4::numeric[]) w(state_id, key, born, bound)
 join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.slot = -1
     and o.start_at >= w.bound and o.row_id >= w.born"""

@@ -7,14 +7,17 @@ from typing import Any, NamedTuple, Optional
 
 from composite.graph import Graph
 from composite.keystate import KeyState
-from composite.points import Occurrence
+from composite.points import Occurrence, position_of
 
 VERSION = 1
 HELD = -1  # the slot of events that wait for the watermark; their serial is their position
 
 
 class Row(NamedTuple):
-    """Hold an open occurrence: (key, node, slot, serial) is unique."""
+    """Hold an open occurrence: (key, node, slot, serial) is unique.
+
+    start: where it begins; of an event that waits for the watermark, the point at which it waits.
+    """
 
     key: Any
     node: str
@@ -75,6 +78,16 @@ def load_occurrence(graph: Graph, dumped: list[Any]) -> Occurrence:
 def row_of(key: Any, node: str, slot: int, serial: int, occurrence: Occurrence) -> Row:
     """Return the row of an open occurrence."""
     return Row(key, node, slot, serial, occurrence[1], occurrence[2], dump_occurrence(occurrence))
+
+
+def held_row(key: Any, node: str, point: int, occurrence: Occurrence) -> Row:
+    """Return the row of an event that waits for the watermark at a point."""
+    return row_of(key, node, HELD, position_of(point), occurrence)._replace(start=point)
+
+
+def held_at(row: Row, occurrence: Occurrence) -> int:
+    """Return the point at which an event waits; former releases stored where an interval begins."""
+    return occurrence[2] if row.start == occurrence[1] else row.start
 
 
 def key_row(state: KeyState) -> KeyRow:

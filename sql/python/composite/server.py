@@ -70,7 +70,7 @@ def take_all(
     for subject in subjects:
         recall(memory, subject)
     fits = partial(bounded, queries, job["types"], numbered, last)
-    gather(queries, memory, job["types"], numbered, job["broker"], fits)
+    gather(queries, memory, job["types"], numbered, job["broker"], fits, job["late"])
     for subject in subjects:
         order(subject, job)
         subject.note_cut()
@@ -160,7 +160,7 @@ def limit_ticks(subject: Subject, since: Optional[int]) -> None:
     job = subject.job
     period, now = job["period"], job["now"]
     if since is None and subject.events:
-        since = subject.events[0].time
+        since = subject.beginning if subject.has_one_clock else subject.events[0].time
     if period is None or since is None or not subject.by_arrival:
         return
     most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
@@ -178,7 +178,7 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
             source = (event.origin, event.type)
             heard[json.dumps(source)] = job["now"]
             latest[source] = max(latest.get(source, event.time), event.time)
-    limit = job["now"] - job["idle_source"]
+    limit = heard_of_up_to(subject, job) - job["idle_source"]
     known_idle = {json.dumps(source) for source in ordering.idle}
     fresh = {json.dumps((event.origin, event.type)) for event in subject.events}
     gone = [name for name, at in heard.items() if at < limit and (name not in known_idle or name in fresh)]
@@ -192,6 +192,16 @@ def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) ->
     return [Idle(origin, kind, most) for origin, kind in map(json.loads, sorted(gone))]
 
 
+def heard_of_up_to(subject: Subject, job: dict[str, Any]) -> int:
+    """Return up to when a source would have been heard of: of what a step leaves to the next, some may be its."""
+    if subject.job["now"] is not None:
+        now: int = job["now"]
+        return now
+    published = [events.times[place] for _, _, _, place, events in subject.arrivals]
+    published += [events.times[place] for _, _, place, events in subject.part_arrivals]
+    return max((time for time in published if time is not None), default=EVERYTHING)
+
+
 def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) -> None:
     """Read the keys that have events, or something to do, and what is open in them; see weigh_open."""
     wanted = {
@@ -200,6 +210,12 @@ def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) ->
         if not subject.is_whole
         for key in subject.touched_keys()
         if stored(key) not in subject.keys
+    }
+    # What no key divides has one clock: a step that nothing touches and no tick is due in would begin it anew.
+    wanted |= {
+        (subject.state_id, stored(())): subject
+        for subject in subjects
+        if subject.has_one_clock and not subject.is_whole and stored(()) not in subject.keys
     }
     timed = [subject for subject in subjects if subject.job["to"] is not None and subject.job["timed"]]
     by_state: dict[int, list[Subject]] = {}
@@ -235,12 +251,10 @@ def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) ->
     ]
     for row in open_rows:
         data = json.loads(row["data"])
-        serial = row["serial"] if row["slot"] != HELD else data[1]
+        serial, start = (row["serial"], data[1]) if row["slot"] != HELD else (data[1], int(row["start_at"]))
         subject = wanted[row["state_id"], row["key"]]
         subject.size += len(row["data"]) + ROW_BYTES
-        subject.rows.append(
-            Row(unstored(row["key"], subject), row["node"], row["slot"], serial, data[1], data[2], data)
-        )
+        subject.rows.append(Row(unstored(row["key"], subject), row["node"], row["slot"], serial, start, data[2], data))
 
 
 def run(queries: Queries, subject: Subject, left: int) -> int:
@@ -258,8 +272,8 @@ def run(queries: Queries, subject: Subject, left: int) -> int:
         state.step.most_ticks = None if subject.by_arrival else TICKS
         most = state.step.most = combinations_allowed(subject.size_of_batch, len(graph.nodes), left)
         state.load(subject.ordering, subject.loaded, subject.rows)
-        if graph.ticking and not subject.partitioned:
-            state.start(subject.job["began"])
+        if subject.has_one_clock:
+            state.start(subject.beginning, at_latest=subject.job["since"] is None)
         sequence = state.sequence
         if subject.moments is not None and sequence is not None:
             subject.changes, subject.pairs = detect_sequence(state, subject.moments, job["to"])

@@ -74,12 +74,13 @@ def row_of_step(subject: Subject, changes: Changes, keys: int) -> tuple[Any, ...
         "late": len(changes.late),
         "given_up": len(changes.given_up),
     }
+    ordering = changes.ordering | {"in_place": subject.in_place}
     return (
         subject.id,
         subject.share,
         subject.state_id,
         job["upto"],
-        json.dumps(changes.ordering if subject.taken is None else changes.ordering | {"taken": subject.taken}),
+        json.dumps(ordering if subject.taken is None else ordering | {"taken": subject.taken}),
         None if subject.heard is None else json.dumps(subject.heard),
         subject.idle_at,
         *((job[name] or 0) + more for name, more in added.items()),

@@ -71,6 +71,9 @@ class Subject:
         self.ordering = job["ordering"]
         # The last event that was taken of a batch behind the last one that was taken as a whole.
         self.taken: Optional[int] = self.ordering.get("taken") if self.ordering is not None else None
+        # What was set aside out of a batch behind this one is taken there, and not where it comes; what former releases
+        # have passed is not.
+        self.in_place: int = (self.ordering or {}).get("in_place", job["reached"])
         self.keys: dict[str, dict[str, Any]] = {}
         self.loaded: list[KeyRow] = []
         self.kept: Optional[State] = None
@@ -82,16 +85,42 @@ class Subject:
         self.changes: Optional[Changes] = None
         self.found: list[Found] = []
         self.pairs: list[Pair] = []
+        # Why a detection, by its place, is not published.
+        self.refused: dict[int, str] = {}
         self.heard: Optional[dict[str, int]] = job.get("heard")
         self.idle_at: Optional[int] = None
         self.more = False
         # Where a step ends that would have too many bytes: it takes events up to this position.
         self.cut: Optional[int] = None
 
+    def place_of(self, batch: int, held: int) -> Optional[int]:
+        """Return where what is in one batch and was set aside out of another is taken: None for not in this step."""
+        if held <= self.in_place:
+            return batch
+        return held if self.job["reached"] < held <= self.job["upto"] else None
+
     @property
     def partitioned(self) -> bool:
         """Tell whether each key is detected for itself."""
         return self.known.graph.frame.partitioned
+
+    @property
+    def has_one_clock(self) -> bool:
+        """Tell whether a clock ticks for it as a whole, from its beginning on."""
+        return not self.partitioned and bool(self.known.graph.ticking)
+
+    @property
+    def beginning(self) -> int:
+        """Return when that clock begins, where nothing of it is stored: before the first step, or reset.
+
+        What begins with the earliest event (`since` is null) begins with one from before its creation, if there is one.
+        """
+        frontier: Optional[int] = self.ordering["frontier"] if self.job["step"] is not None else None
+        began: int = self.job["began"]
+        if frontier is not None:
+            return frontier
+        first = self.events[0].time if self.events and self.by_arrival and self.job["since"] is None else None
+        return began if first is None else min(began, first)
 
     @property
     def is_sequence(self) -> bool:

@@ -61,13 +61,29 @@ def head_of(leaf: Expression, origin: Optional[str]) -> tuple[str, str, str]:
 
 def write_parts(definition: Definition, occurrence: Occurrence) -> str:
     """Return the constituents of an occurrence as a JSON array."""
-    return "[" + ",".join(write_part(part) for part in constituents(definition, occurrence)) + "]"
+    return "[" + ",".join(map(write_part, constituents(definition, occurrence))) + "]"
+
+
+def write_few(definition: Definition, occurrence: Occurrence) -> str:
+    """Return the same of an occurrence that has too many or too large ones: no payloads, and ticks in runs."""
+    found = constituents(definition, without_payloads(occurrence), in_runs=True)
+    return "[" + ",".join(map(write_part, found)) + "]"
+
+
+def without_payloads(occurrence: Occurrence) -> Occurrence:
+    """Return an occurrence whose events have no payload: it can be written however large they are."""
+    if len(occurrence) == 7:
+        return (*occurrence[:6], None)
+    serial, start, end, node, groups = occurrence[:5]
+    if node is None:
+        return occurrence
+    return (serial, start, end, node, tuple(tuple(map(without_payloads, group)) for group in groups))
 
 
 def write_part(part: dict[str, Any]) -> str:
     """Return a constituent as JSON, with its payload as it came."""
     payload = part.pop("payload", None)
-    for name in ("at", "tick"):
+    for name in ("at", "tick", "last"):
         if name in part:
             part[name] = moment(part[name])
     text = json.dumps(part, ensure_ascii=False)

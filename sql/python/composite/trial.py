@@ -53,11 +53,10 @@ def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
         if not memo.asked:
             break
         memo.learn(queries.answers(job, memo.asked))
-    lines = []
     if isinstance(state.step, TracedStep):
         state.step.note_waiting(state.keys.values())
-        lines = state.step.lines
-    return {"found": [tell_trial(definition, one) for one in found], "lines": lines}
+        return {"found": [], "lines": state.step.lines}
+    return {"found": [tell_trial(definition, one) for one in found], "lines": []}
 
 
 def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> list[Event]:
