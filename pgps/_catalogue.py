@@ -114,7 +114,7 @@ def composite_events(name: str | None = None) -> Query:
     query = SQL("""
         select name, expression, context, partition_by, within::text as within, filter, attributes, scope, time_basis,
                lateness::text as lateness, max_open, owner, state, lag, open, keys, detected, late, given_up,
-               last_error, created_at, start, reliability, persistent, auditable, handler
+               last_error, created_at, start, reliability, persistent, auditable, handler, settings
         from pgps.composite_events""")
     return query + _where(name=name) + SQL(" order by created_at, name")
 

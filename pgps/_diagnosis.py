@@ -105,6 +105,13 @@ GAPS = """
 """
 
 
+HAS_SUSPECTS = "select to_regprocedure('pgps.suspects()') is not null as has_suspects"
+
+
+# Expressions of types and policies that call what is not a superuser's; event_type, policy or null, fault.
+SUSPECTS = "select pgps.suspects() as suspects"
+
+
 HAS_LANES = "select to_regclass('pgps.lanes') is not null as has_lanes"
 
 

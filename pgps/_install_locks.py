@@ -13,6 +13,8 @@ __all__ = ["IN_THE_WAY", "PATIENCE", "give_way", "lock", "stop_others"]
 _LOCK_TIMEOUT = "600s"
 PATIENCE = 60.0
 IN_THE_WAY = ("55P03", "40P01")
+# What was read was dropped before it was locked: its name leads nowhere, or is only a number any more.
+_GONE = (psycopg.errors.UndefinedTable, psycopg.errors.SyntaxError)
 
 # The endpoints, and the tables and views of the broker itself; whoever uses others, of one event type, uses these, too.
 # LOCK TABLE of a view would lock all that the view reads, and so the server's own catalogs: nobody could connect to any
@@ -83,7 +85,7 @@ def stop_others(connection: psycopg.Connection, patience: float) -> None:
         try:
             with connection.transaction():
                 connection.execute(_LOCK_ALL)
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, *_GONE):
             if time.monotonic() > until:
                 raise
             time.sleep(random.uniform(0.01, 0.05))  # noqa: S311

@@ -30,6 +30,14 @@ def lift(connection: psycopg.Connection[Any]) -> None:
     settle(connection, "select pg_catalog.set_config('statement_timeout', '0', false)")
 
 
+def limit(connection: psycopg.Connection[Any], seconds: float) -> None:
+    """Let each statement of a session take so many seconds, whatever was set before; 0: as long as it needs."""
+    lift(connection)
+    if seconds:
+        milliseconds = str(round(seconds * 1000))
+        connection.execute("select pg_catalog.set_config('statement_timeout', %s, false)", [milliseconds])
+
+
 def settle(connection: psycopg.Connection[Any], settings: LiteralString) -> None:
     """Change settings of a session; again when the timeout was too short even for that.
 

@@ -20,7 +20,7 @@
         ├── TryAgain              40xxx: serialization failure or deadlock; the same call may succeed
         ├── SessionTaken          08003: a named client is not connected, or another program has taken its name
         ├── RequestFailed         a queued request ended with an error, whose SQLSTATE it has
-        └── ConnectionLost        08xxx, 57P0x, or the server was never reached
+        └── ConnectionLost        08xxx, 57P0x, 25P03, 25P04, or the server was never reached
 
 Every error carries `message`, `hint` and `sqlstate`; a hint says what to type. A BrokerError carries what else the
 server tells: `detail`, and the `constraint` or `attribute` it is about.
@@ -182,6 +182,8 @@ _BY_SQLSTATE: dict[str, type[BrokerError]] = {
     "08": ConnectionLost,
     "08003": SessionTaken,
     "22": BadArgument,
+    "25P03": ConnectionLost,
+    "25P04": ConnectionLost,
     "23": ConstraintViolated,
     "40": TryAgain,
     "42": BadDefinition,

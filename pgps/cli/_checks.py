@@ -310,6 +310,40 @@ def link_rights(facts: Facts) -> Iterator[Finding]:
             yield Finding(Level.WARNING, "link rights", message, fix)
 
 
+_CROWDS = {
+    "link_neighbours": "are {} brokers, of {}",
+    "link_origins": "have named {} brokers that were not known here, of {}",
+    "link_types": "say the names of {} event types, of {}",
+    "link_filters": 'have filters of {} forms over "{type}", of {}',
+}
+
+
+def crowded_neighbours(facts: Facts) -> Iterator[Finding]:
+    """No role's neighbours come near what they may make up: beyond it their links stand still, or carry everything."""
+    for row in facts.health.get("crowded", ()):
+        full = row["used"] >= row["most"]
+        crowd = _CROWDS[row["setting"]].format(count(row["used"]), count(row["most"]), type=row["event_type"])
+        after = "each further one gets all its events" if row["setting"] == "link_filters" else "no more is heard"
+        message = f"the neighbours of role {quoted(row['role'])} {crowd} that they may" + (f": {after}" if full else "")
+        fix = (
+            f"when they are honest: select pgps.configure({literal(row['setting'])}, {literal(str(2 * row['most']))});"
+            f" when not: revoke pgps_link from {quoted(row['role'])}"
+        )
+        yield Finding(Level.WARNING if full else Level.NOTE, "links", message, fix)
+
+
+def names_in_the_way(facts: Facts) -> Iterator[Finding]:
+    """Nobody has an event type or a subscription of a name that pgps needs for itself."""
+    for row in facts.health.get("in_the_way", ()):
+        message = f"{row['kind']} {quoted(row['name'])} of role {quoted(row['role'])} has a name that pgps needs"
+        name = literal(row["name"])
+        fix = {
+            "event type": f"select pgps.drop_event_type({name}, cascade => true)",
+            "subscription": f"select pgps.unsubscribe({name})",
+        }[row["kind"]]
+        yield Finding(Level.WARNING, "names", message, fix)
+
+
 CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     server_version,
     plpython,
@@ -327,5 +361,7 @@ CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     connections,
     links,
     link_rights,
+    crowded_neighbours,
+    names_in_the_way,
     *SERVER_CHECKS,
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -31,17 +32,16 @@ def listen_directly(session: Session, event_name: str, *, max_events: int | None
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     name = f"listen-{socket.gethostname()[:20]}-{os.getpid()}"
     try:
-        with Client(session.dsn(), name=name, grace=1.0) as client:
+        # It may be asked to leave while it connects, too, or once more while it leaves.
+        with contextlib.suppress(_LeaveError), Client(session.dsn(), name=name, grace=1.0) as client:
             try:
-                with client.identify(name) as me:
+                with contextlib.suppress(_LeaveError), client.identify(name) as me:
                     # Started first: what is raised before that is ignored, although the session listens already.
                     me.start()
                     me.register(event_name, mode="direct")
                     if session.out.stderr.is_terminal:
                         session.out.say(f'listening to "{event_name}"; Ctrl-C leaves')
                     _follow(session, me, max_events=max_events, timeout=timeout)
-            except _LeaveError:
-                pass
             finally:
                 client.execute("select pgps.drop_client(%s)", [name])
     finally:

@@ -56,3 +56,4 @@ class Facts:
     slow_detection: list[Row] = field(default_factory=list)
     set_aside: list[Row] = field(default_factory=list)
     composites: list[Row] = field(default_factory=list)
+    suspects: list[Row] = field(default_factory=list)

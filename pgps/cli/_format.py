@@ -8,6 +8,8 @@ import shlex
 from decimal import Decimal
 from typing import Any
 
+from pgps._printable import printable
+
 __all__ = [
     "ago",
     "argument",
@@ -39,31 +41,6 @@ def plain(value: Any) -> str:
     if isinstance(value, dt.datetime):
         return value.astimezone().isoformat(sep=" ", timespec="seconds")
     return printable(str(value))
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Replace control characters, so that data cannot drive the terminal it is shown on.
-
-    Characters in `keep`, for example a newline, stay. Bidirectional overrides
-    count as control characters: they show one thing and are another.
-    """
-    return "".join(c if c in keep or not _is_control(c) else _escape(c) for c in text)
-
-
-def _is_control(c: str) -> bool:
-    code = ord(c)
-    return (
-        code < 0x20
-        or 0x7F <= code < 0xA0
-        or code in (0x200B, 0x200E, 0x200F)
-        or 0x2028 <= code <= 0x202E
-        or 0x2066 <= code <= 0x2069
-    )
-
-
-def _escape(c: str) -> str:
-    known = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    return known.get(c) or (f"\\x{ord(c):02x}" if ord(c) < 0x100 else f"\\u{ord(c):04x}")
 
 
 def clip(value: Any) -> str:

@@ -156,6 +156,19 @@ def composites(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.PROBLEM, "composite events", f'"{row["name"]}" is suspended: {error}', fix)
 
 
+def suspects(facts: Facts) -> Iterator[Finding]:
+    """No role that is no superuser runs code as the owner of pgps, or as others, through an expression."""
+    for row in facts.suspects:
+        typed = argument(row["event_type"])
+        if row["policy"] is None:
+            message = f'event type "{row["event_type"]}": {row["fault"]}'
+            fix = f"unless you trust that role as a superuser: pgps type drop {typed} --cascade --yes"
+        else:
+            message = f'policy "{row["policy"]}" on event type "{row["event_type"]}": {row["fault"]}'
+            fix = f"unless receivers trust that role: pgps policy rm {typed} {argument(row['policy'])}"
+        yield Finding(Level.WARNING, "expressions", message, fix)
+
+
 SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     plpython_works,
     transactions,
@@ -169,4 +182,5 @@ SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     slow_detection,
     set_aside,
     composites,
+    suspects,
 ]

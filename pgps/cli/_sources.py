@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,7 +56,7 @@ class Source:
             yield from _READERS[self._format](self._text)
         except UnicodeDecodeError as error:
             raise BadArgument(f"{self.name} is not UTF-8: {error.reason}", hint="Convert it: iconv -t UTF-8") from error
-        except (csv.Error, gzip.BadGzipFile, EOFError) as error:
+        except (csv.Error, gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise BadArgument(f"{self.name}: {error}") from error
         except BadArgument as error:
             raise BadArgument(f"{self.name}: {error.message}", hint=error.hint) from error
@@ -109,6 +110,9 @@ def _json(text: TextIO) -> Iterator[Event]:
 def _csv(text: TextIO) -> Iterator[Event]:
     """Read rows under a header; an empty field is NULL, every other goes through its type's input."""
     reader = csv.DictReader(text, restkey="", strict=True)
+    names = list(reader.fieldnames or ())
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise BadArgument(f'the header names "{twice}" twice')
     for row in reader:
         if "" in row:
             raise BadArgument(f"line {reader.line_num} has more fields than the header")

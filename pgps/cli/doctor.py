@@ -46,8 +46,13 @@ def doctor(session: Session) -> None:
         raise typer.Exit(1)
 
 
-def examine(session: Session) -> list[Finding]:
-    """Return what is found, with remedies that can be typed as they stand."""
+def examine(session: Session, *, statement_timeout: float = 0.0) -> list[Finding]:
+    """Return what is found, with remedies that can be typed as they stand; a statement may take so many seconds.
+
+    0: as long as it needs.
+    """
+    # A short timeout of this role or database is among what is to be found.
+    _timeouts.limit(session.connection, statement_timeout)
     facts = _facts(session)
     found = [finding for check in CHECKS for finding in check(facts)]
     return [replace(finding, fix=session.typed(finding.fix)) for finding in found]
@@ -55,8 +60,6 @@ def examine(session: Session) -> list[Finding]:
 
 def _facts(session: Session) -> Facts:
     """Gather what the checks look at; what pgps alone knows only when it is installed."""
-    # A short timeout of this role or database is among what is to be found.
-    _timeouts.lift(session.connection)
     server = session.one(_diagnosis.SERVER)
     transactions, timeouts = session.rows(_diagnosis.TRANSACTIONS), session.rows(_diagnosis.TIMEOUTS)
     if not server["installed"]:
@@ -93,7 +96,20 @@ def _facts(session: Session) -> Facts:
         composites=session.rows(_diagnosis.SUSPENDED_COMPOSITES)
         if session.one(_diagnosis.HAS_COMPOSITES)["has_composites"]
         else [],
+        suspects=_suspects(session) if server["is_admin"] else [],
     )
+
+
+def _suspects(session: Session) -> list[Row]:
+    """Return expressions that call what is not a superuser's; nothing before `pgps upgrade`."""
+    if not session.one(_diagnosis.HAS_SUSPECTS)["has_suspects"]:
+        return []
+    try:
+        found: list[Row] = json.loads(session.one(_diagnosis.SUSPECTS)["suspects"])
+    except psycopg.Error:
+        # A member of pgps_admin without its rights.
+        return []
+    return found
 
 
 def _health(session: Session) -> dict[str, list[Row]]:

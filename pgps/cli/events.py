@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from psycopg.sql import SQL, Composed, Literal
 
 from pgps import _catalogue
 from pgps.cli import _statements
@@ -57,6 +58,12 @@ GIVEN = (
     "name", "expression", "context", "partition_by", "within", "filter", "attributes", "scope", "time_basis",
     "lateness", "max_open", "start", "reliability", "persistent", "auditable", "handler",
 )  # fmt: skip
+
+# What a composite event keeps of the session that creates it.
+_SETTINGS = """
+    select current_setting('search_path') as search_path, current_setting('timezone') as timezone,
+           current_setting('datestyle') as datestyle, current_setting('intervalstyle') as intervalstyle
+"""
 
 
 @command(app, "ls")
@@ -127,7 +134,10 @@ def export(
     chosen = [found(session, name) for name in names] if names else every
     definitions = {
         "sources": session.rows(_catalogue.event_sources()),
-        "composite_events": [{key: row[key] for key in GIVEN if row[key] is not None} for row in chosen],
+        "composite_events": [
+            {key: row[key] for key in GIVEN if row[key] is not None} | {"settings": jsons.loads(row["settings"])}
+            for row in chosen
+        ],
     }
     session.out.line(jsons.dumps(definitions, indent=2, ensure_ascii=False))
 
@@ -144,17 +154,25 @@ def import_(
     sources = {row["name"] for row in session.rows(_catalogue.event_sources())}
     calls += [_statements.call("create_source", **one) for one in given["sources"] if one["name"] not in sources]
     known = {row["name"] for row in session.rows(_catalogue.composite_events())}
+    own = session.one(_SETTINGS)
     for one in given["composite_events"]:
         name = quoted(one["name"])
         if one["name"] in known and not replace:
             continue
         if one["name"] in known:
             calls.append(_statements.call("drop_event_type", name=name, cascade=True))
+        # It keeps the settings that it was created with, and its clock their time zone.
+        settings = one.pop("settings", {})
+        calls += [_set_locally(key, settings.get(key, value)) for key, value in own.items()]
         calls.append(_statements.call("create_composite_event", **(one | {"name": name})))
     if not calls:
         session.told("nothing to create: all of it is there")
         return
     session.change(calls, done=f"{len(calls)} definitions of {file} taken over")
+
+
+def _set_locally(name: str, value: str) -> Composed:
+    return SQL("select set_config({}, {}, true)").format(Literal(name), Literal(str(value)))
 
 
 def found(session: Session, name: str) -> dict[str, Any]:
@@ -174,7 +192,9 @@ def definitions_in(file: Path) -> dict[str, list[dict[str, Any]]]:
         return {
             "sources": [dict(one) for one in given.get("sources", [])],
             "composite_events": [
-                {key: one[key] for key in GIVEN if key in one} for one in given["composite_events"] if one["name"]
+                {key: one[key] for key in GIVEN if key in one} | {"settings": dict(one.get("settings", {}))}
+                for one in given["composite_events"]
+                if one["name"]
             ],
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:

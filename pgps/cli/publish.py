@@ -11,13 +11,14 @@ import psycopg
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from pgps import _catalogue
 from pgps.cli import _statements
 from pgps.cli._command import Session, command
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import count, counted
 from pgps.cli._sources import Event, Format, Source, chunks, document, open_source
 from pgps.cli.event_types import Name, Reliability, Visibility
-from pgps.errors import from_database
+from pgps.errors import PgpsError, from_database
 
 __all__ = ["register"]
 
@@ -73,8 +74,8 @@ def publish(
     """
     if (payload is None) == (file is None):
         raise WrongUsage("Give either JSON, or - for stdin, or --file.")
-    if session.options.dry_run and visibility is Visibility.IMMEDIATE:
-        raise WrongUsage("An immediate event cannot be taken back, so there is no dry run of it.")
+    if session.options.dry_run or atomic:
+        _require_deferred(session, event_type, visibility)
     manner = _Manner(
         event_type,
         visibility.value if visibility else None,
@@ -101,6 +102,18 @@ def publish(
     )
 
 
+def _require_deferred(session: Session, event_type: str, visibility: Visibility | None) -> None:
+    """Raise WrongUsage when the events could not be taken back, by the option or by the type's default."""
+    if visibility is None:
+        usual = [row["visibility"] for row in session.rows(_catalogue.event_types(event_type))]
+        visibility = Visibility(usual[0]) if usual else None
+    if visibility is Visibility.IMMEDIATE:
+        raise WrongUsage(
+            "An immediate event cannot be taken back, so there is no dry run of it, and no --atomic. "
+            "With --visibility deferred events become visible at the commit."
+        )
+
+
 @contextlib.contextmanager
 def _transaction(session: Session, *, atomic: bool) -> Iterator[None]:
     if not atomic:
@@ -113,21 +126,28 @@ def _transaction(session: Session, *, atomic: bool) -> Iterator[None]:
 def _send_all(session: Session, manner: _Manner, source: Source, chunk: int, tally: _Tally, *, atomic: bool) -> None:
     """Send a whole source, chunk by chunk, with a progress bar on a terminal."""
     with _progress(session, source) as advance:
-        for events in chunks(source, chunk):
-            try:
+        events: list[Event] = []
+        try:
+            for events in chunks(source, chunk):
                 _send(session, manner, events, tally)
-            except psycopg.Error as error:
-                raise _where(error, source, events, tally, atomic=atomic) from error
-            advance(tally.events)
+                advance(tally.events)
+        except psycopg.Error as error:
+            told = from_database(error)
+            told.message += f" ({source.name}, lines {events[0].line} to {events[-1].line})"
+            raise _with_rest(told, tally, atomic=atomic) from error
+        except PgpsError as error:
+            raise _with_rest(error, tally, atomic=atomic) from error
+        except KeyboardInterrupt:
+            if tally.events and not atomic:
+                session.told(f"interrupted; published until then: {counted(tally.events, 'event')}")
+            raise
 
 
-def _where(error: psycopg.Error, source: Source, events: list[Event], tally: _Tally, *, atomic: bool) -> Exception:
-    """Return the error with the lines it is about, and how much had been published before."""
-    told = from_database(error)
-    told.message += f" ({source.name}, lines {events[0].line} to {events[-1].line})"
+def _with_rest(error: PgpsError, tally: _Tally, *, atomic: bool) -> PgpsError:
+    """Return the error, which also says how much had been published before."""
     if tally.events and not atomic:
-        told.message += f"; what comes before is published: {counted(tally.events, 'event')}"
-    return told
+        error.message += f"; what comes before is published: {counted(tally.events, 'event')}"
+    return error
 
 
 def _send(session: Session, manner: _Manner, events: list[Event], tally: _Tally) -> None:

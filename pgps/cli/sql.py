@@ -67,11 +67,10 @@ def sql(
     texts = list(commands or [])
     texts += [_read(file) for file in files or ([] if commands else ["-"])]
     try:
-        with session.connection.transaction() if single else contextlib.nullcontext():
+        # Who quits has not failed: with --single-transaction what was done until then is committed.
+        with session.connection.transaction() if single else contextlib.nullcontext(), contextlib.suppress(Quit):
             for text in texts:
                 run_script(runner, text)
-    except Quit:
-        pass
     except ScriptFailed:
         raise typer.Exit(1) from None
 

@@ -27,9 +27,14 @@ ADVERTISE = "select pgps.advertise(%s)"
 UNADVERTISE = "select pgps.unadvertise(%s)"
 UNSUBSCRIBE = "select pgps.unsubscribe(%s)"
 LAST_ID = "select lastval()"
-# Numbers of a client process: from a transaction id, which nobody else in this database has had, up.
-NUMBERS = "select (pg_current_xact_id()::text::bigint << 20) + 1"
+# Numbers of a client process: from a transaction id, which nobody else in this database has had, up. The message has
+# the commit wait for the disk: a server that crashes would give an id that nobody has written down once more.
+_WRITTEN_DOWN = "pg_logical_emit_message(true, 'pgps', '') is not null"
+NUMBERS = f"select (pg_current_xact_id()::text::bigint << 20) + 1 where {_WRITTEN_DOWN}"
 NUMBERS_EACH = (1 << 20) - 1
+# Those of one publication that is larger: above all others, which would take 2^42 transactions.
+NUMBERS_OF_MANY = f"select (1::bigint << 62) + (pg_current_xact_id()::text::bigint << 24) where {_WRITTEN_DOWN}"
+NUMBERS_AT_MOST = 1 << 24
 
 PUBLISH = """
     select pgps.publish(%(event_type)s, %(payload)s::jsonb,

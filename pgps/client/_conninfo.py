@@ -11,12 +11,14 @@ from pgps.errors import ConfigError
 
 __all__ = ["Target", "target"]
 
-# A peer that is gone is noticed within some ten seconds, not in the two hours that operating systems give it.
+# A peer that is gone is noticed within some ten seconds, not in the two hours that operating systems give it. While
+# something that was sent is not acknowledged there are no keepalives; it would be sent again for a quarter of an hour.
 _LIBPQ = {
     "connect_timeout": "10",
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
+    "tcp_user_timeout": "11000",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,33 +11,45 @@ from typing import Any
 from pgps.client.events import loads
 from pgps.errors import BadArgument
 
-__all__ = ["GROUP", "Registration", "Registrations", "State", "bare", "carried", "covers", "precision"]
+__all__ = ["GROUP", "Registration", "Registrations", "State", "bare", "carried", "covers", "is_note", "precision"]
 
 GROUP = 1000
 """Tuples and rows are fetched in groups of this size."""
 
-CONNECT = "select * from pgps.connect_client(%(client)s, %(take_over)s, %(resume)s)"
+CONNECT = "select * from pgps.connect_client(%(client)s, %(take_over)s, %(resume)s, %(token)s)"
 DISCONNECT = "select pgps.disconnect_client(%(client)s, %(session)s)"
 USE = "select pgps.use_client(%s, %s)"
-CHANNELS = "select pgps.client_channels(%(client)s, %(session)s)"
-REGISTER = "select * from pgps.register_for_event(%(client)s, %(event_name)s, %(mode)s, %(style)s, %(session)s)"
+# The second is below all transactions whose events may still be told of.
+_OLDEST = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint"
+CHANNELS = f"select pgps.client_channels(%(client)s, %(session)s), {_OLDEST}"
+REGISTER = f"""
+    select r.*, {_OLDEST}
+    from pgps.register_for_event(%(client)s, %(event_name)s, %(mode)s, %(style)s, %(session)s) r
+"""
 UNREGISTER = "select pgps.unregister_for_event(%(client)s, %(event_name)s, %(session)s)"
 _OCCURRENCE = """
     select event_id, last_event_id, event_type, event_name, published_at, publisher::text, xid::text::bigint,
         origin, raiser, attempt, tuples
     from pgps."""
-RECEIVE_EVENT = _OCCURRENCE + "receive_event(%(client)s, %(event_name)s, %(checkpoint)s, %(session)s)"
-RE_RECEIVE_EVENT = _OCCURRENCE + "re_receive_event(%(client)s, %(session)s)"
-COMMIT_EVENT = "select pgps.commit_event(%(client)s, %(checkpoint)s, %(session)s)"
-EVENT_COMPLETED = """
-    select last_committed_event is not distinct from %(id)s or last_received_event is distinct from %(id)s
-    from pgps.clients where channel = %(channel)s
+RECEIVE_EVENT = _OCCURRENCE + "receive_event(%(client)s, %(event_name)s, %(checkpoint)s, %(session)s, %(among)s)"
+RE_RECEIVE_EVENT = _OCCURRENCE + "re_receive_event(%(client)s, %(session)s, %(among)s)"
+COMMIT_EVENT = "select pgps.commit_event(%(client)s, %(checkpoint)s, %(session)s, %(among)s)"
+_QUEUED = """
+    from pgps.registrations r join pgps.clients c on c.name = r.client
+    where c.channel = %(channel)s and r.mode = 'queued'
+"""
+QUEUED = "select r.registration" + _QUEUED
+EVENT_COMPLETED = f"""
+    select coalesce((select r.last_committed_event is not distinct from %(id)s
+        or r.last_received_event is distinct from %(id)s {_QUEUED} and r.event_name = %(event_name)s), true)
 """
 REPLY_COMPLETED = "select last_committed_request >= %(id)s from pgps.clients where channel = %(channel)s"
-TUPLES = "select event_id, payload::text from pgps.fetch_tuples(%(client)s, %(after)s, %(max)s, %(session)s)"
+TUPLES = """
+    select event_id, payload::text from pgps.fetch_tuples(%(client)s, %(after)s, %(max)s, %(session)s, %(among)s)
+"""
 FETCH_DIRECT = """
     select note, event_id, payload::text, event_type, event_name, published_at, publisher::text,
-        xid::text::bigint, origin, raiser, occurrence
+        xid::text::bigint, origin, raiser, up_to, occurrence
     from pgps.fetch_direct(%(client)s, %(notes)s, %(after)s, %(max)s, %(session)s)
 """
 SEND = "select pgps.send_request(%(client)s, %(request)s, %(id)s, %(session)s)"
@@ -50,17 +63,22 @@ COMMIT_RECEIVE = "select pgps.commit_receive(%(client)s, %(checkpoint)s, %(sessi
 REPLY_ROWS = "select row_number, payload::text from pgps.fetch_reply(%(client)s, %(after)s, %(max)s, %(session)s)"
 
 
+_NOTE = re.compile(r"[0-9]{1,9} [0-9]{1,18} [0-9]{1,18}(?: [0-9]{1,18})?")
+
+
+def is_note(payload: str) -> bool:
+    """Tell whether this is a note of direct events, with or without what it carries."""
+    return _NOTE.fullmatch(bare(payload)) is not None
+
+
 def bare(note: str) -> str:
     """Return a note of direct events without what it carries."""
     return note.partition(" [")[0]
 
 
-def carried(note: str) -> list[Any] | None:
-    """Return what a note carries: event type, published_at, publisher, xid, origin, raiser, tuples; None if nothing."""
-    _, bracket, rest = note.partition(" [")
-    if not bracket:
-        return None
-    statement: list[Any] = loads("[" + rest)
+def carried(note: str) -> list[Any]:
+    """Return what a note carries: event type, published_at, publisher, xid, origin, raiser, tuples."""
+    statement: list[Any] = loads("[" + note.partition(" [")[2])
     return statement
 
 
@@ -111,6 +129,7 @@ class Registration:
     called no more: `error` says why, and the occurrence stays in the queue.
     """
 
+    number: int
     event_name: str
     mode: str
     subscription: str | None
@@ -121,7 +140,11 @@ class Registration:
     failed: int = 0
     error: Exception | None = None
     ready: bool = True
+    looked: float = field(default=0.0, repr=False)
     in_hand: int | None = field(default=None, repr=False)
+    """The occurrence that a handler was given, and has not completed."""
+    is_known: bool = field(default=False, repr=False)
+    """Whether it was asked what the session before has left in hand."""
     attempts: int = field(default=0, repr=False)
 
     @property
@@ -132,10 +155,14 @@ class Registration:
     def note_failure(self, event_id: int, error: Exception) -> None:
         """Count how often the handler has failed on an occurrence."""
         self.failed += 1
-        self.attempts = self.attempts + 1 if self.in_hand == event_id else 1
+        self.attempts += 1
         self.in_hand = event_id
         if self.attempts >= self.max_attempts:
             self.error = error
+
+    def is_done(self) -> None:
+        """Note that nothing is in hand."""
+        self.in_hand, self.attempts = None, 0
 
 
 class Registrations(dict[str, Registration]):

@@ -16,7 +16,10 @@ SPOOL = """
 """
 SPOOL_MANY = "select pgps.spool_many(%s, %s)"
 INQUIRE = "select pgps.spool_inquire(%s)"
-CONNECT = "select session from pgps.connect_client(%(member)s, take_over => %(take_over)s, resume => %(session)s)"
+CONNECT = """
+    select session
+    from pgps.connect_client(%(member)s, take_over => %(take_over)s, resume => %(session)s, token => %(token)s)
+"""
 JOIN = """
     select pgps.join_group(%(group)s, %(member)s, replay => %(replay)s, ready => %(ready)s, session => %(session)s,
         resume => %(resume)s)

@@ -34,6 +34,7 @@ __all__ = [
     "mapped",
     "same_keys",
     "shape_of",
+    "storable",
     "uncollected",
 ]
 
@@ -228,6 +229,11 @@ def _text(value: Any) -> str:
         return str(value)
     dumped = Transformer().get_dumper(value, PyFormat.TEXT).dump(value)
     return bytes(dumped or b"").decode()
+
+
+def storable(text: str) -> str:
+    """Return a text as PostgreSQL takes it: what it has no room for, NUL and halves of surrogate pairs, is spelled."""
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 @contextlib.contextmanager

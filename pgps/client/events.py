@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from keyword import iskeyword
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 
@@ -60,7 +61,8 @@ class Event(NamedTuple, Generic[T]):
     `payload` is a dict of the attributes, or an object of the class that the
     subscription was given; values are of the types psycopg gives them.
     `attempt` counts how often it was handed out. A tuple, since making a
-    frozen dataclass of eight fields takes four times as long.
+    frozen dataclass of eight fields takes four times as long. A time that
+    Python has no object for, such as infinity, is the text that it is.
     """
 
     event_id: int
@@ -263,7 +265,16 @@ class Reader:
 
     def _scalar(self, oid: int) -> Callable[[Any], Any]:
         load = self._transformer.get_loader(oid, pq.Format.TEXT).load
-        return lambda value: load(str(value).encode()) if not isinstance(value, (bool, dict, list)) else value
+
+        def loaded(value: Any) -> Any:
+            if isinstance(value, (bool, dict, list)):
+                return value
+            try:
+                return load(str(value).encode())
+            except psycopg.DataError:  # Python has no such time
+                return value
+
+        return loaded
 
 
 def _mapped_deep(function: Callable[[Any], Any], values: Any) -> Any:

@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("name", nargs="?", default="default")
         if command == "start":
             sub.add_argument("--fast", action="store_true", default=None, help="no fsync: for tests")
+            sub.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for it (default: 60)")
         if command in ("start", "dsn"):
             sub.add_argument("--dbname", default="postgres")
             sub.add_argument("--tcp", action="store_true", help="over 127.0.0.1 with a passfile")
@@ -63,7 +64,7 @@ def _run(options: argparse.Namespace) -> None:
         cluster.destroy()
     else:
         if options.command == "start":
-            cluster.start()
+            cluster.start(timeout=options.timeout)
         print(cluster.dsn(options.dbname, tcp=options.tcp))
 
 

@@ -20,7 +20,9 @@ import os
 import re
 import secrets
 import signal
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,8 @@ __all__ = ["ClusterStatus", "EmbeddedCluster", "list_clusters"]
 # Not "pgps": a role of that name would find schema pgps first in its search_path ("$user") and create its tables there.
 SUPERUSER = "postgres"
 _PORT_ATTEMPTS = 5
+_LOCK_TIMEOUT = 120.0
+_POLL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +164,16 @@ class EmbeddedCluster:
         """Make the cluster unless it exists, and start it unless it runs.
 
         Returns when it accepts connections. Raises StartFailed, with the end
-        of the server's log, when it does not within `timeout` seconds.
+        of the server's log, when it does not within `timeout` seconds; one
+        that is still recovering by then goes on, and the next start waits for it.
         """
+        deadline = time.monotonic() + timeout
         with self._locked():
             known = self._create()
+            while self.pid is not None and not self._places.is_ready():
+                if time.monotonic() > deadline:
+                    raise self._still_starting(timeout)
+                time.sleep(_POLL)
             if self.pid is None:
                 self._start(known, timeout)
         return self
@@ -192,9 +202,18 @@ class EmbeddedCluster:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         layout.make_private_parent(self._places.directory.parent)
-        lock = filelock.FileLock(self._places.lock, timeout=120)
-        with lock:
+        lock = filelock.FileLock(self._places.lock, timeout=_LOCK_TIMEOUT)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise EmbeddedError(
+                f'embedded cluster "{self.name}" is being started or stopped elsewhere for {_LOCK_TIMEOUT:g} seconds',
+                hint=f"Wait for that, or see who holds it: fuser -v {self._places.lock}",
+            ) from None
+        try:
             yield
+        finally:
+            lock.release()
 
     def _create(self) -> layout.Record:
         known = layout.Record.read(self._places)
@@ -264,9 +283,11 @@ class EmbeddedCluster:
                 f'embedded cluster "{self.name}" belongs to user {known.user}, not {user.name}',
                 hint="Start it as the user who made it, or set PGPS_HOME to a directory of your own.",
             )
+        layout.make_socket_directory(self._places, user)
         layout.remove_stale_lock_files(self._places)
         for _ in range(_PORT_ATTEMPTS):
-            known = known.with_changes(port=layout.free_port(known.port)).write(self._places)
+            port, socket = layout.free_port(known.port), str(self._places.socket)
+            known = known.with_changes(port=port, socket=socket).write(self._places)
             layout.write_configuration(self._places, known)
             log_start = self.log.stat().st_size if self.log.exists() else 0
             if self._pg_ctl_start(binaries, user, timeout):
@@ -284,13 +305,20 @@ class EmbeddedCluster:
         command = [binaries.program("pg_ctl"), "start", "--wait", "--timeout", str(max(1, round(timeout)))]
         command += ["--pgdata", str(self.directory)]
         with layout.open_log(self._places) as log:
-            done = process.run_as(user, command, output=log, timeout=timeout + 10)
-        if done.returncode == 0:
-            return True
-        pid = self.pid
-        if pid is not None:
-            self._stop((signal.SIGINT, 5.0), (signal.SIGQUIT, 10.0))
-        return False
+            try:
+                done = process.run_as(user, command, output=log, timeout=timeout + 10)
+            except subprocess.TimeoutExpired:
+                raise self._still_starting(timeout) from None
+        if done.returncode != 0 and self.pid is not None:
+            # It recovers. If it were stopped, the next start would begin that anew.
+            raise self._still_starting(timeout)
+        return done.returncode == 0
+
+    def _still_starting(self, timeout: float) -> StartFailed:
+        return StartFailed(
+            f'embedded cluster "{self.name}" goes on starting: no connections after {timeout:g} seconds',
+            hint=f"Start it again to wait longer (--timeout). What it does is in {self.log}",
+        )
 
     def _log_since(self, offset: int) -> str:
         with self.log.open(errors="replace") as log:

@@ -10,13 +10,14 @@ import os
 import random
 import shutil
 import socket
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
 from pgps.embedded import process
-from pgps.errors import EmbeddedError
+from pgps.errors import EmbeddedError, StartFailed
 
 __all__ = [
     "CLUSTERS",
@@ -26,6 +27,7 @@ __all__ = [
     "free_port",
     "make_directories",
     "make_private_parent",
+    "make_socket_directory",
     "open_log",
     "remove_stale_lock_files",
     "write_configuration",
@@ -80,15 +82,16 @@ class Places:
 
     @classmethod
     def of(cls, home: Path, name: str) -> Self:
-        """Return the paths of the cluster of that name."""
-        directory = home.absolute() / CLUSTERS / name
+        """Return the paths of the cluster of that name, which are the same by whatever name its home is reached."""
+        directory = (home / CLUSTERS).resolve() / name
+        record = directory / RECORD
         return cls(
             directory=directory,
             data=directory / "data",
-            socket=_socket_directory(directory),
+            socket=_socket_directory(directory, record),
             log=directory / "server.log",
             passfile=directory / "passfile",
-            record=directory / RECORD,
+            record=record,
             lock=directory.parent / f".{name}.lock",
         )
 
@@ -109,26 +112,36 @@ class Places:
         pid = self.recorded_pid()
         return pid if pid is not None and process.is_postmaster(pid, self.directory) else None
 
+    def is_ready(self) -> bool:
+        """Say whether the server accepts connections, by what it has written into its pidfile."""
+        try:
+            return self.pidfile.read_text().splitlines()[7].strip() in ("ready", "standby")
+        except (FileNotFoundError, IndexError):
+            return False
+
     def remove(self) -> None:
         """Remove everything but the lock; no server runs on it."""
         # A server that was killed has left its shared memory to the next one, which there will not be.
         with contextlib.suppress(FileNotFoundError, IndexError, ValueError):
             key, number = map(int, self.pidfile.read_text().splitlines()[6].split())
             process.release_memory(key, number)
-        for path in (self.directory, self.socket):
-            if path.exists():
-                shutil.rmtree(path)
+        if self.directory.exists():
+            shutil.rmtree(self.directory)
+        # What somebody else has put there in the meantime is none of ours.
+        if _stranger(self.socket, process.server_user()) is None:
+            shutil.rmtree(self.socket)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How a cluster was made; port 0 means not started yet."""
+    """How a cluster was made; port 0 means not started yet, and then no `socket` is known."""
 
     major: int
     user: str
     port: int
     fast: bool
     settings: dict[str, str]
+    socket: str = ""
 
     @classmethod
     def read(cls, places: Places) -> Self | None:
@@ -159,12 +172,54 @@ class Record:
         return dataclasses.replace(self, **changes)
 
 
-def _socket_directory(directory: Path) -> Path:
+def _socket_directory(directory: Path, record: Path) -> Path:
     near = directory / "socket"
     if len(os.fsencode(near)) <= _SOCKET_DIRECTORY_BYTES:
         return near
     digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"pgps-{os.geteuid()}-{digest}"
+    far = Path(tempfile.gettempdir()) / f"pgps-{os.geteuid()}-{digest}"
+    try:
+        recorded = Path(json.loads(record.read_text())["socket"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return far
+    # The last start may have had another TMPDIR. Of a home that was copied, it has told of the other one's.
+    return recorded if recorded.is_absolute() and recorded.name == far.name else far
+
+
+def _stranger(path: Path, user: process.ServerUser) -> str | None:
+    """Return what is wrong with a directory that the server's user alone is to enter; None when nothing is."""
+    try:
+        found = path.lstat()
+    except OSError as error:
+        return error.strerror or "it cannot be read"
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is no directory"
+    if found.st_uid != (os.geteuid() if user.uid is None else user.uid):
+        return f"it belongs to user {found.st_uid}"
+    return f"its mode is {stat.S_IMODE(found.st_mode):o}" if found.st_mode & 0o077 else None
+
+
+def make_socket_directory(places: Places, user: process.ServerUser) -> None:
+    """Make the directory of the socket unless it is there.
+
+    Raises StartFailed for one that somebody else has made, or may enter:
+    whoever reaches the socket is superuser. It may lie where everybody can
+    make directories, and be swept away there.
+    """
+    try:
+        places.socket.mkdir(mode=0o700)
+        user.own(places.socket)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StartFailed(
+            f'cannot make "{places.socket}": {error.strerror}', hint="Set TMPDIR, or PGPS_HOME."
+        ) from error
+    if (wrong := _stranger(places.socket, user)) is not None:
+        raise StartFailed(
+            f'"{places.socket}" is not for the server alone: {wrong}',
+            hint=f"Find out who has made it, and remove it: rm -r {places.socket}",
+        )
 
 
 def make_private_parent(parent: Path) -> None:
@@ -180,9 +235,9 @@ def make_private_parent(parent: Path) -> None:
 def make_directories(places: Places, user: process.ServerUser) -> None:
     """Make a cluster's directories and check that the server's user can enter them."""
     places.directory.mkdir(mode=0o755)
-    for path in (places.data, places.socket):
-        path.mkdir(mode=0o700)
-        user.own(path)
+    places.data.mkdir(mode=0o700)
+    user.own(places.data)
+    make_socket_directory(places, user)
     done = process.run_as(user, ["/bin/sh", "-c", 'test -w "$0"', str(places.data)])
     if done.returncode != 0:
         places.remove()

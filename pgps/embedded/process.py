@@ -96,7 +96,19 @@ def is_postmaster(pid: int, directory: Path) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     program = os.path.basename(arguments[0])  # noqa: PTH119 - bytes
-    return program in (b"postgres", b"postmaster") and os.fsencode(directory) in arguments[1:]
+    if program not in (b"postgres", b"postmaster"):
+        return False
+    # Not by its text: it may have been started by another name of the same directory.
+    return any(_is_same(argument, directory) for argument in arguments[1:])
+
+
+def _is_same(argument: bytes, directory: Path) -> bool:
+    if not argument.startswith(b"/"):
+        return False
+    try:
+        return argument == os.fsencode(directory) or directory.samefile(os.fsdecode(argument))
+    except OSError:
+        return False
 
 
 def children_of(pid: int) -> list[int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from psycopg.rows import TupleRow
@@ -119,14 +120,24 @@ class AsyncClient:
         await self._core.session.open()
 
     async def close(self, *, done: bool = True) -> None:
-        """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
-        if self._identity is not None:
-            await self._identity.close()
-        for party in self._parties:
-            await party.close()
-        for subscription in list(self._subscriptions):
-            await subscription.close(done=done)
-        await self._core.close()
+        """End what the client runs, and disconnect. Events that handlers have in hand are finished.
+
+        All of it is ended, whatever goes wrong; then the first error is raised.
+        """
+        ends: list[Callable[[], Awaitable[None]]] = [] if self._identity is None else [self._identity.close]
+        ends += [party.close for party in self._parties]
+        ends += [functools.partial(subscription.close, done=done) for subscription in self._subscriptions]
+        failed: Exception | None = None
+        try:
+            for end in ends:
+                try:
+                    await end()
+                except Exception as error:
+                    failed = failed or error
+        finally:
+            await self._core.close()
+        if failed is not None:
+            raise failed
 
     # -----------------------------------------------------------------------------------------------------------------
     # Publishing
@@ -322,7 +333,8 @@ class AsyncClient:
         """Give the block a psycopg connection in a transaction: committed at its end, rolled back by an error.
 
         What the client does with `connection=` in there is part of it. Errors of
-        the block's own statements are psycopg's.
+        the block's own statements are psycopg's, those of the commit pgps's; ConnectionLost
+        when the connection was lost in the block, even if that has caught it.
         """
         async with self._core.transaction() as connection:
             yield connection

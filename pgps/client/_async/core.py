@@ -8,13 +8,15 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
+import psycopg
+
 from pgps.client import _names, _wire
 from pgps.client._async import runtime
 from pgps.client._async.feed import AsyncFeed
 from pgps.client._async.hub import AsyncHub
-from pgps.client._async.session import AnyConnection, AsyncSession, fetch
+from pgps.client._async.session import AnyConnection, AsyncSession, fetch, require_alive
 from pgps.client._conninfo import Target
-from pgps.errors import ClientClosed
+from pgps.errors import ClientClosed, from_database
 
 __all__ = ["AsyncCore"]
 
@@ -36,7 +38,8 @@ class AsyncCore:
         self.hub = AsyncHub(waiting)
         self.is_closed = False
         self._target = target
-        self._consumer = f"{(name or 'pgps-client')[:30]}/{uuid.uuid4()}"
+        # What follows a # would be a token, which tells nobody apart.
+        self._consumer = f"{(name or 'pgps-client').replace('#', '_')[:30]}/{uuid.uuid4()}"
         self._consumers = itertools.count(1)
         self.feed = AsyncFeed(self.session, self._consumer)
         self._idle: list[AnyConnection] = []
@@ -66,9 +69,16 @@ class AsyncCore:
     async def transaction(self) -> AsyncIterator[AnyConnection]:
         """Give the block a connection in a transaction; see AsyncClient.transaction."""
         connection = await self._take_connection()
+        is_over = False
         try:
             async with connection.transaction():
                 yield connection
+                require_alive(connection)
+                is_over = True
+        except psycopg.Error as error:
+            if not is_over:
+                raise
+            raise from_database(error) from error
         finally:
             if connection.closed or connection.broken or self.is_closed:
                 await runtime.close_connection(connection)

@@ -4,50 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
+
+import psycopg
 
 from pgps.client import _names
 from pgps.client._async import runtime
+from pgps.client._async.direct import AsyncDirect, log_failure
 from pgps.client._async.event_queue import AsyncEventQueue
 from pgps.client._async.occurrence import AsyncOccurrence
 from pgps.client._async.seat import AsyncSeat
+from pgps.client._async.session import AnyConnection
 from pgps.client._names import Registration, Registrations
-from pgps.errors import ClientClosed, ConnectionLost, PgpsError, SessionTaken
+from pgps.errors import ClientClosed, ConnectionLost, PgpsError, SessionTaken, TryAgain, from_database
 
 __all__ = ["AsyncDelivery"]
 
 _log = logging.getLogger("pgps.client")
 _LOOK = 60.0
-_NOTES = 100
-"""How many notes are fetched at once."""
-_CARRIED = 1000
-"""Up to so many events that came with their notes are held; the events of later notes are fetched."""
+_PAUSE = 1.0
+"""How long after the broker has refused something it is asked again."""
 
 
 class AsyncDelivery:
-    """The tasks beside a named client: one for direct events, one for queued ones.
+    """The tasks beside a named client: one for direct events, one for queued ones."""
 
-    `local` holds the direct occurrences that nobody handles, for whoever polls.
-    """
-
-    def __init__(self, seat: AsyncSeat, queue: AsyncEventQueue, registrations: Registrations, max_local: int) -> None:
-        self.dropped = 0
-        self.local: deque[AsyncOccurrence] = deque()
+    def __init__(self, seat: AsyncSeat, registrations: Registrations, max_local: int) -> None:
+        self.direct = AsyncDirect(seat, registrations, max_local)
         self._seat = seat
-        self._events = queue
+        self._queues: dict[int, AsyncEventQueue] = {}
         self._registrations = registrations
-        self._max_local = max_local
-        self._notes: deque[str] = deque()
-        self._arrived = runtime.Signal()
         self._queued = runtime.Signal()
-        self._look_again = False
         self._tasks: list[runtime.Task] = []
 
     def start(self) -> None:
         """Begin."""
         if not self._tasks:
+            self.direct.is_started = True
             name = self._seat.name
             self._tasks = [
                 runtime.Task(self._follow_notes, f"pgps-{name}-direct"),
@@ -62,103 +55,22 @@ class AsyncDelivery:
 
     def wake(self) -> None:
         """Look what there is."""
-        self._arrived.set()
+        self.direct.arrived.set()
         self._queued.set()
-
-    def heard(self, payload: str | None) -> None:
-        """Take a notification: a word, a note of direct events, or None when some may have been missed."""
-        if payload is None or payload == "registrations":
-            self._look_again = True
-        elif payload != "reply" and self._tasks:
-            held = len(self._notes)
-            if held < self._max_local:
-                self._notes.append(payload if held < _CARRIED else _names.bare(payload))
-            else:
-                self.dropped += 1
-        self._arrived.set()
-        self._seat.signal.set()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Direct
     # -----------------------------------------------------------------------------------------------------------------
 
     async def _follow_notes(self) -> None:
-        seat = self._seat
-        while not seat.is_closed:
-            if not await self._arrived.wait(_LOOK):
-                self._look_again = True  # rights that came later than a type are told by nobody
-            self._arrived.clear()
-            with self._surviving():
-                if self._look_again:
-                    self._look_again = False
-                    for channel in (await seat.rows(_names.CHANNELS, {}))[0][0]:
-                        if channel.startswith("pgps_direct_"):
-                            await seat.listen(channel, self.heard)
-                while self._notes and not seat.is_closed:
-                    if len(self.local) >= self._max_local:
-                        await runtime.sleep(0.05)  # who polls is slow: the notes wait, and are short
-                        continue
-                    carried = _names.carried(self._notes[0])
-                    if carried is not None:
-                        self._notes.popleft()
-                        await self._hand_out(AsyncOccurrence.carried(seat, carried))
-                        continue
-                    async for occurrence in self._pushed(self._take_notes()):
-                        await self._hand_out(occurrence)
-
-    def _take_notes(self) -> list[str]:
-        notes: list[str] = []
-        while self._notes and len(notes) < _NOTES and self._notes[0] == _names.bare(self._notes[0]):
-            notes.append(self._notes.popleft())
-        return notes
-
-    async def _hand_out(self, occurrence: AsyncOccurrence) -> None:
-        registration = self._registrations.direct(occurrence.event_type)
-        if registration is not None:
-            occurrence.event_name = registration.event_name
-        if registration is None or registration.handler is None:
-            self.local.append(occurrence)
-            self._seat.signal.set()
-            return
-        try:
-            await runtime.call(registration.handler, occurrence)
-        except Exception as error:  # the application's own
-            registration.failed += 1
-            _note(occurrence, error)
-
-    async def _pushed(self, notes: list[str]) -> AsyncIterator[AsyncOccurrence]:
-        """Yield the occurrences that notes stand for; the tuples of a large one are fetched as they are walked."""
-        after = 0
-        while notes:
-            rows = await self._fetch(notes, after)
-            parts: dict[tuple[int, int], list[Any]] = {}
-            for row in rows:
-                parts.setdefault((row[0], row[-1]), []).append(row)
-            is_whole = len(rows) < _names.GROUP
-            for (note, _), part in parts.items():
-                goes_on = part[-1] is rows[-1] and not is_whole
-                yield AsyncOccurrence.pushed(self._seat, part, notes[note - 1] if goes_on else None)
-            if is_whole:
-                return
-            # The rest of the last one is fetched by whoever walks it.
-            note, last, occurrence = rows[-1][0], rows[-1][1], rows[-1][-1]
-            if len(notes[note - 1].split()) == 4:  # of one statement
-                notes, after = notes[note:], 0
-            else:
-                notes, after = notes[note - 1 :], await self._end_of(notes[note - 1], last, occurrence)
-
-    async def _end_of(self, note: str, after: int, occurrence: int) -> int:
-        """Return the last event id of an occurrence among those that a note stands for."""
-        while True:
-            rows = await self._fetch([note], after)
-            same = [row for row in rows if row[-1] == occurrence]
-            if same:
-                after = same[-1][1]
-            if len(same) < _names.GROUP:
-                return after
-
-    async def _fetch(self, notes: list[str], after: int) -> list[Any]:
-        return await self._seat.rows(_names.FETCH_DIRECT, {"notes": notes, "after": after, "max": _names.GROUP})
+        direct = self.direct
+        while not self._seat.is_closed:
+            if not await direct.arrived.wait(_LOOK):
+                direct.look_again = True  # rights that came later than a type are told by nobody
+            direct.arrived.clear()
+            async with self._surviving():
+                await direct.look()
+                await direct.hand_out()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Queued
@@ -169,44 +81,102 @@ class AsyncDelivery:
         while not seat.is_closed:
             await self._queued.wait(_LOOK)
             self._queued.clear()
-            with self._surviving():
+            async with self._surviving():
                 for registration in list(self._registrations.values()):
                     while registration.is_handled and not seat.is_closed:
                         if not await self._handle(registration):
                             break
 
+    def has(self, registration: Registration) -> bool:
+        """Tell whether what this registration has in hand is a handler's, and for nobody else to complete."""
+        is_handled = registration.handler is not None and bool(self._tasks)
+        return registration.mode == "queued" and (is_handled or registration.in_hand is not None)
+
+    async def give_back(self, registration: Registration) -> AsyncOccurrence | None:
+        """Return the occurrence that a handler was given and has not completed, for somebody else to handle."""
+        found = None if registration.in_hand is None else await self._queue(registration).receive_open()
+        registration.is_done()
+        return found
+
+    def _queue(self, registration: Registration) -> AsyncEventQueue:
+        async def among() -> list[int]:
+            return [registration.number]
+
+        return self._queues.setdefault(registration.number, AsyncEventQueue(self._seat, among))
+
+    async def _next(self, registration: Registration) -> AsyncOccurrence | None:
+        """Return what the handler, or the session before, has in hand, else the next occurrence."""
+        queue = self._queue(registration)
+        if registration.in_hand is not None or not registration.is_known:
+            # Completed it may be all the same: the answer to that was lost.
+            found = await queue.receive_open()
+            registration.is_known = True
+            if found is not None:
+                return found
+            registration.is_done()
+        return await queue.receive(registration.event_name)
+
     async def _handle(self, registration: Registration) -> bool:
         """Handle the next occurrence, or the one that is in hand; False when there is none."""
-        handler = registration.handler
-        if registration.in_hand is None:
-            occurrence = await self._events.receive(registration.event_name)
-        else:
-            occurrence = await self._events.receive_again()
-        if occurrence is None or handler is None:
+        occurrence = await self._next(registration)
+        if occurrence is None:
+            return False
+        registration.in_hand = occurrence.event_id
+        if registration.handler is None:
             return False
         try:
             if registration.transactional:
                 async with self._seat.core.transaction() as connection:
-                    await runtime.call(handler, occurrence, connection)
-                    await self._events.commit(connection=connection)
+                    await self._call(registration, occurrence, connection)
+                    await self._complete(registration, occurrence, connection)
             else:
-                await runtime.call(handler, occurrence)
-                await self._events.commit()
-        except (ConnectionLost, SessionTaken):
-            registration.in_hand = occurrence.event_id
+                await self._call(registration, occurrence)
+                await self._queue(registration).commit()
+        except _FailedError as failed:
+            await self._note_failure(registration, occurrence, failed.error)
+        except (ClientClosed, ConnectionLost, SessionTaken, TryAgain):
             raise
-        except Exception as error:  # the application's own
-            registration.note_failure(occurrence.event_id, error)
-            _note(occurrence, error)
-            if registration.error is None:
-                await runtime.sleep(registration.retry_in)
-            return True
-        registration.in_hand, registration.attempts = None, 0
+        except _CompletedError:
+            _log.info("client %s: %r was completed before", self._seat.name, occurrence)
+            registration.is_done()
+        except Exception as error:  # of the completion, or of COMMIT
+            told = from_database(error) if isinstance(error, psycopg.Error) else error
+            if isinstance(told, ConnectionLost):
+                raise told from error
+            await self._note_failure(registration, occurrence, error)
+        else:
+            registration.is_done()
         return True
 
-    @contextlib.contextmanager
-    def _surviving(self) -> Iterator[None]:
-        """Go on when the connection was lost, end when the session is another program's."""
+    async def _complete(
+        self, registration: Registration, occurrence: AsyncOccurrence, connection: AnyConnection
+    ) -> None:
+        """Complete an occurrence in the transaction of its handler, or undo that when it was completed before."""
+        if await self._queue(registration).commit(connection=connection) != occurrence.event_id:
+            raise _CompletedError
+
+    async def _call(self, registration: Registration, occurrence: AsyncOccurrence, *connection: AnyConnection) -> None:
+        """Call the handler; what it raises is the application's own, unless its session is over or was cut off."""
+        if registration.handler is None:
+            return
+        try:
+            await runtime.call(registration.handler, occurrence, *connection)
+        except Exception as error:
+            if self._seat.has_raised(error):
+                raise
+            if any(one.broken for one in connection):
+                raise ConnectionLost(str(error), sqlstate="08006") from error
+            raise _FailedError(error) from error
+
+    async def _note_failure(self, registration: Registration, occurrence: AsyncOccurrence, error: Exception) -> None:
+        registration.note_failure(occurrence.event_id, error)
+        log_failure(occurrence, error)
+        if registration.error is None:
+            await runtime.sleep(registration.retry_in)
+
+    @contextlib.asynccontextmanager
+    async def _surviving(self) -> AsyncIterator[None]:
+        """Go on whatever happens, but end when the session is another program's, or there is no such client."""
         try:
             yield
         except ClientClosed:
@@ -215,16 +185,29 @@ class AsyncDelivery:
             _log.info("client %s: %s", self._seat.name, lost.message)
             self.wake()
         except PgpsError as error:
-            self._seat.end(error)
+            if self._seat.error is None:
+                _log.warning("client %s: %s", self._seat.name, error.message)
+                await self._require_client()
+                await runtime.sleep(_PAUSE)
+                self.wake()
+
+    async def _require_client(self) -> None:
+        """End when the broker does not know this client any more."""
+        try:
+            await self._seat.rows(_names.CHANNELS, {})
+        except (ClientClosed, ConnectionLost):
+            return
+        except PgpsError as error:
+            if self._seat.error is None:
+                self._seat.end(error)
 
 
-def _note(occurrence: AsyncOccurrence, error: Exception) -> None:
-    """Log what a handler has raised, with its traceback; whoever collects logs may read the rest by name."""
-    _log.warning(
-        "the handler of %s failed with %s at event %d",
-        occurrence.event_name,
-        type(error).__name__,
-        occurrence.event_id,
-        exc_info=error,
-        extra={"event_type": occurrence.event_name, "event_id": occurrence.event_id},
-    )
+class _CompletedError(Exception):
+    """The occurrence is not in hand any more."""
+
+
+class _FailedError(Exception):
+    """A handler has raised this."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
 from pgps.client import _calls
 from pgps.client._async import runtime
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch
+from pgps.client._beyond import all_rows
 from pgps.client._wire import mapped, uncollected
 from pgps.errors import BrokerError, ConnectionLost
 
@@ -39,6 +41,8 @@ class _Request:
     subscription: str
     acks: bool = False
     done: bool = False
+    given_up: bool = False
+    """Nobody waits for it any more: whoever made it was cancelled, or the server was away for too long."""
     result: Rows | None = None
     acked: int = 0
     error: BrokerError | None = None
@@ -55,9 +59,14 @@ async def received(
     query = sql.SQL("select * from {}(%s, %s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(query, [subscriptions, max_events, consumer], prepare=False)
-        first = await cursor.fetchone()  # waits for all of them; in a pipeline there is no description before
-        with uncollected():
-            rows = [] if first is None else [first, *await cursor.fetchall()]
+        try:
+            first = await cursor.fetchone()  # waits for all of them; in a pipeline there is no description before
+            with uncollected():
+                rows = [] if first is None else [first, *await cursor.fetchall()]
+        except psycopg.DataError as error:
+            if error.sqlstate is not None:  # the server's own
+                raise
+            rows = all_rows(cursor)
         return Rows(tuple(column.name for column in cursor.description or ())[OWN:], rows)
 
 
@@ -82,8 +91,11 @@ class AsyncFeed:
             if not request.done:
                 await self._receive_all(connection, key)
 
-        await runtime.sleep(0)  # whoever was woken by the same batch asks as well
-        await self.session.run(serve)
+        try:
+            await runtime.sleep(0)  # whoever was woken by the same batch asks as well
+            await self.session.run(serve)
+        finally:
+            request.given_up = not request.done
         if request.error is not None:
             raise request.error
         assert request.result is not None
@@ -99,15 +111,18 @@ class AsyncFeed:
             if not request.done:
                 await self._ack_all(connection)
 
-        await runtime.sleep(0)
-        await self.session.run(serve)
+        try:
+            await runtime.sleep(0)
+            await self.session.run(serve)
+        finally:
+            request.given_up = not request.done
         if request.error is not None:
             raise request.error
         return request.acked
 
     async def _receive_all(self, connection: AnyConnection, key: Key) -> None:
         async with self._guard:
-            requests = self._asked.pop(key, [])
+            requests = [request for request in self._asked.pop(key, []) if not request.given_up]
         try:
             await _each(requests, lambda some: self._receive_some(connection, key, some))
         finally:
@@ -116,7 +131,8 @@ class AsyncFeed:
 
     async def _ack_all(self, connection: AnyConnection) -> None:
         async with self._guard:
-            requests, self._finished = self._finished, []
+            requests = [request for request in self._finished if not request.given_up]
+            self._finished = []
         try:
             await _each(requests, lambda some: self._ack_some(connection, some))
         finally:
@@ -126,11 +142,27 @@ class AsyncFeed:
     async def _receive_some(self, connection: AnyConnection, key: Key, requests: list[_Request]) -> None:
         # Several requests for one subscription get the same events, as they would if they came one after the other.
         names = list(dict.fromkeys(request.subscription for request in requests))
-        acked = list({request.subscription for request in requests if request.acks})
-        for request in requests:
+        acks = [request for request in requests if request.acks]
+        acked = list({request.subscription for request in acks})
+        for request in acks:
             # This is tried only once: if the answer was lost, a second acknowledgement would cover events that nobody
             # has seen.
             request.acks = False
+        try:
+            found = await self._ack_and_receive(connection, key, acked, names)
+        except ConnectionLost:
+            raise
+        except BrokerError:
+            # Refused, and with it the acknowledgements of all.
+            for request in acks:
+                request.acks = True
+            raise
+        shared = shares(found, names)
+        for request in requests:
+            request.result = shared[request.subscription]
+            request.done = True
+
+    async def _ack_and_receive(self, connection: AnyConnection, key: Key, acked: list[str], names: list[str]) -> Rows:
         with mapped():
             if acked:
                 # The statements are sent in a pipeline: one transaction in one round trip.
@@ -139,13 +171,8 @@ class AsyncFeed:
                         await connection.execute(_calls.ACK.encode(), self._own(subscription=acked[0], up_to=None))
                     else:
                         await connection.execute(_calls.ACK_EACH.encode(), self._own(subscriptions=acked))
-                    found = await received(connection, key[0], names, key[1], self.consumer)
-            else:
-                found = await received(connection, key[0], names, key[1], self.consumer)
-        shared = shares(found, names)
-        for request in requests:
-            request.result = shared[request.subscription]
-            request.done = True
+                    return await received(connection, key[0], names, key[1], self.consumer)
+            return await received(connection, key[0], names, key[1], self.consumer)
 
     async def _ack_some(self, connection: AnyConnection, requests: list[_Request]) -> None:
         names = [request.subscription for request in requests]
@@ -172,6 +199,8 @@ async def _each(requests: list[_Request], serve: Callable[[list[_Request]], Awai
         except BrokerError:
             pass
     for request in requests:
+        if request.given_up:
+            continue
         try:
             await serve([request])
         except ConnectionLost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -41,6 +42,7 @@ class AsyncGroup:
         self._manner: dict[str, Any] = {"replay": replay, "ready": ready, "take_over": take_over}
         self._link: AsyncSession = core.another_feed().session
         self._joined_on: AnyConnection | None = None
+        self._token = secrets.token_hex(16)
         self._signal = runtime.Signal()
         self._channel = ""
         self._local: list[SpooledMessage] = []
@@ -74,11 +76,11 @@ class AsyncGroup:
             rows = await self._said(_spools.CHANNEL, [folded(self.name)])
             if not rows:
                 raise UnknownName(f'spool "{self.name}" does not exist', hint="See pgps.spools.", sqlstate="42704")
+            self._channel = rows[0][0]
+            await self._core.hub.listen(self._channel, self._heard)
         except BaseException:
             await self._end()
             raise
-        self._channel = rows[0][0]
-        await self._core.hub.listen(self._channel, self._heard)
         self._is_open = True
 
     async def leave(self, *, done: bool = True) -> None:
@@ -159,7 +161,7 @@ class AsyncGroup:
     async def _enter(self, connection: AnyConnection) -> None:
         """Begin the member's session, or continue it on another connection, where it was."""
         resumed = self.session is not None
-        rows = await fetch(connection, _spools.CONNECT, self._named() | self._manner)
+        rows = await fetch(connection, _spools.CONNECT, self._named() | self._manner | {"token": self._token})
         self.session = rows[0][0]
         manner = self._manner | {"resume": resumed, "replay": self._manner["replay"] and not resumed}
         await fetch(connection, _spools.JOIN, self._named() | manner)

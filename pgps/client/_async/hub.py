@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from psycopg import Notify, sql
+from psycopg import sql
+from psycopg.pq import PGnotify
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from pgps.client._async import runtime
@@ -48,13 +50,21 @@ class AsyncHub:
     async def listen(self, channel: str, heard: Heard) -> None:
         """Have `heard` called for every notification on the channel from now on."""
         async with self._lock:
-            self._listeners.setdefault(channel, []).append(heard)
-            if self.is_deaf:
-                return
-            if self._task is None:
-                await self._begin()
-            elif len(self._listeners[channel]) == 1 and self._connection is not None:
-                await self._say("listen {}", channel)
+            listeners = self._listeners.setdefault(channel, [])
+            listeners.append(heard)
+            try:
+                if self.is_deaf:
+                    return
+                if self._task is None:
+                    await self._begin()
+                elif len(listeners) == 1 and self._connection is not None:
+                    await self._say("listen {}", channel)
+            except BaseException:
+                # Whoever asks again would else be told everything twice.
+                listeners.remove(heard)
+                if not listeners:
+                    del self._listeners[channel]
+                raise
 
     async def forget(self, channel: str, heard: Heard) -> None:
         """Stop calling `heard` for notifications on the channel."""
@@ -63,7 +73,8 @@ class AsyncHub:
             if heard in listeners:
                 listeners.remove(heard)
             if not listeners and self._listeners.pop(channel, None) is not None and self._connection is not None:
-                await self._say("unlisten {}", channel)
+                with contextlib.suppress(ConnectionLost):  # what replaces it does not listen
+                    await self._say("unlisten {}", channel)
 
     async def attach(self, greet: Greet) -> None:
         """Call `greet` with the connection now, and with each that replaces it, before anybody hears of the gap."""
@@ -82,7 +93,8 @@ class AsyncHub:
                 self._greets.remove(greet)
                 await self._drop()
                 if not self._closed and self._listeners:
-                    await self._connect()
+                    with contextlib.suppress(ConnectionLost):  # it is made again by who follows it
+                        await self._connect()
 
     async def settled(self) -> None:
         """Wait until a connection that is being made has been greeted."""
@@ -99,6 +111,7 @@ class AsyncHub:
         await self._drop()
 
     async def _begin(self) -> None:
+        await self._drop()  # one that was left by an attempt that failed
         await self._connect()
         if not self.is_deaf:
             self._task = runtime.Task(self._run, "pgps-listen")
@@ -116,7 +129,7 @@ class AsyncHub:
             )
             return
         self._connection = connection
-        self._connection.add_notify_handler(self._notified)
+        self._connection.pgconn.notify_handler = self._notified
         self._waiter = runtime.Waiter(self._connection)
         for channel in self._listeners:
             await self._say("listen {}", channel)
@@ -155,8 +168,7 @@ class AsyncHub:
                 with mapped():
                     connection.pgconn.consume_input()
                     while notification := connection.pgconn.notifies():
-                        payload = notification.extra.decode(connection.info.encoding)
-                        self._notified(Notify(notification.relname.decode(), payload, notification.be_pid))
+                        self._notified(notification)
                 if not self._closed:
                     waiter.again()
 
@@ -174,6 +186,15 @@ class AsyncHub:
             for heard in list(listeners):
                 heard(None)
 
-    def _notified(self, notification: Notify) -> None:
-        for heard in list(self._listeners.get(notification.channel, ())):
-            heard(notification.payload)
+    def _notified(self, notification: PGnotify) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        # Anybody may send anything, and in SQL_ASCII any bytes: what is no text must not end the listening.
+        encoding = connection.info.encoding
+        channel = notification.relname.decode(encoding, errors="replace")
+        payload: str | None = None
+        with contextlib.suppress(UnicodeDecodeError):
+            payload = notification.extra.decode(encoding)
+        for heard in list(self._listeners.get(channel, ())):
+            heard(payload)

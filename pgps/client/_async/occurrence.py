@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from pgps.client import _names
@@ -22,7 +22,7 @@ class AsyncOccurrence:
     Those of a queued occurrence can be walked until another one is received.
     """
 
-    def __init__(self, seat: AsyncSeat, row: tuple[Any, ...]) -> None:
+    def __init__(self, seat: AsyncSeat, row: tuple[Any, ...], among: list[int] | None = None) -> None:
         self._seat = seat
         self.event_id: int = row[0]
         self.last_event_id: int | None = row[1]
@@ -36,8 +36,10 @@ class AsyncOccurrence:
         self.attempt: int = row[9]
         self.count: int | None = row[10]
         self.is_queued = True
+        self._among = among
         self._first: list[tuple[int, dict[str, Any]]] = []
         self._note: str | None = None
+        self._up_to = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.event_type} {self.event_id}>"
@@ -45,7 +47,7 @@ class AsyncOccurrence:
     @classmethod
     def pushed(cls, seat: AsyncSeat, rows: list[tuple[Any, ...]], note: str | None) -> AsyncOccurrence:
         """Make a direct one from rows of pgps.fetch_direct; with a note there are more."""
-        _, _, _, event_type, event_name, published_at, publisher, xid, origin, raiser, event_id = rows[0]
+        _, _, _, event_type, event_name, published_at, publisher, xid, origin, raiser, up_to, event_id = rows[0]
         last, count = (rows[-1][1], len(rows)) if note is None else (None, None)
         made = cls(
             seat,
@@ -53,7 +55,7 @@ class AsyncOccurrence:
         )
         made.is_queued = False
         made._first = [(row[1], loads(row[2])) for row in rows]
-        made._note = note
+        made._note, made._up_to = note, up_to
         return made
 
     @classmethod
@@ -67,6 +69,13 @@ class AsyncOccurrence:
         made._first = tuples
         return made
 
+    def keep(self, is_wanted: Callable[[int], bool]) -> bool:
+        """Leave out the tuples it holds that are not wanted, by their ids; return whether some are left."""
+        self._first = [one for one in self._first if is_wanted(one[0])]
+        if self._first:
+            self.last_event_id, self.count = self._first[-1][0], len(self._first)
+        return bool(self._first)
+
     async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
         async for group in self.groups():
             for payload in group:
@@ -74,7 +83,8 @@ class AsyncOccurrence:
 
     async def is_completed(self) -> bool:
         """Tell whether it was completed: by `commit_event`, or since another was received. A direct one never is."""
-        return self.is_queued and await self._seat.is_completed(_names.EVENT_COMPLETED, self.event_id)
+        params = {"id": self.event_id, "event_name": self.event_name}
+        return self.is_queued and await self._seat.is_completed(_names.EVENT_COMPLETED, params)
 
     async def first(self) -> dict[str, Any]:
         """Return the first tuple."""
@@ -90,19 +100,24 @@ class AsyncOccurrence:
             for start in range(0, len(held), size):
                 yield held[start : start + size]
             after = self._first[-1][0]
-        while self.is_queued or self._note is not None:
-            rows = await self._more(after, size)
+        goes_on = self.is_queued or self._note is not None
+        while goes_on:
+            rows, after, goes_on = await self._more(after, size)
             if rows:
                 yield [await self._seat.native(self.event_type, loads(text)) for _, text in rows]
-                after = rows[-1][0]
-            if len(rows) < size:
-                return
 
-    async def _more(self, after: int, size: int) -> list[tuple[int, str]]:
+    async def _more(self, after: int, size: int) -> tuple[list[tuple[int, str]], int, bool]:
+        """Return tuples behind an event id, the id to ask behind next, and whether there may be more."""
         if self.is_queued:
-            return await self._seat.rows(_names.TUPLES, {"after": after, "max": size})
+            # There may be fewer than were asked for, or none: a policy hides the others.
+            rows = await self._seat.rows(_names.TUPLES, {"after": after, "max": size, "among": self._among})
+            after = rows[-1][0] if rows else after
+            return rows, after, bool(rows) and (self.last_event_id is None or after < self.last_event_id)
         rows = await self._seat.rows(_names.FETCH_DIRECT, {"notes": [self._note], "after": after, "max": size})
-        return [(row[1], row[2]) for row in rows if row[-1] == self.event_id]
+        # Those of other statements that the note stands for lie between them.
+        own = [(row[1], row[2]) for row in rows if row[-1] == self.event_id]
+        after = rows[-1][1] if rows else after
+        return own, after, len(rows) == size and after < self._up_to
 
 
 class AsyncReply:
@@ -144,7 +159,7 @@ class AsyncReply:
 
     async def is_completed(self) -> bool:
         """Tell whether it was completed: by `commit_receive`, or since another one was received."""
-        return await self._seat.is_completed(_names.REPLY_COMPLETED, self.request_id)
+        return await self._seat.is_completed(_names.REPLY_COMPLETED, {"id": self.request_id})
 
     def raise_error(self) -> None:
         """Raise RequestFailed unless the request succeeded."""

@@ -9,8 +9,10 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgps.client import _calls, _wire
+from pgps.client._async import runtime
 from pgps.client._async.core import AsyncCore
 from pgps.client._async.session import AnyConnection, fetch
+from pgps.errors import BadArgument
 
 __all__ = ["AsyncPublisher"]
 
@@ -24,6 +26,7 @@ class AsyncPublisher:
         self._core = core
         self._producer = producer
         self._numbers: dict[str, range] = {}
+        self._lock = runtime.Lock()
 
     async def publish(
         self, event_type: str, payload: Any, manner: Mapping[str, str | None], connection: AnyConnection | None
@@ -33,27 +36,38 @@ class AsyncPublisher:
         records = [_wire.as_record(one) for one in ([payload] if is_one else payload)]
         if not records:
             return None
+        first = await self._number(event_type, len(records))
         if connection is not None:
             with _wire.mapped():
-                first = await self._number(event_type, len(records), connection)
                 return await self._send(connection, event_type, records, manner, first)
         if self._producer is None:
             return await self._core.session.run(
                 lambda link: self._send(link, event_type, records, manner, None), again=False
             )
-        first = await self._core.session.run(lambda link: self._number(event_type, len(records), link))
         return await self._core.session.run(lambda link: self._send(link, event_type, records, manner, first))
 
-    async def _number(self, event_type: str, count: int, connection: AnyConnection) -> int | None:
-        """Take consecutive numbers, of which the broker remembers only the range."""
+    async def _number(self, event_type: str, count: int) -> int | None:
+        """Take consecutive numbers, of which the broker remembers only the range.
+
+        They are asked for in a transaction of their own: the application's would have the same ones each time.
+        """
         if self._producer is None:
             return None
-        left = self._numbers.get(event_type, range(0))
-        if len(left) < count:
-            first = (await fetch(connection, _calls.NUMBERS))[0][0]
-            left = range(first, first + max(count, _calls.NUMBERS_EACH))
-        self._numbers[event_type] = left[count:]
-        return left[0]
+        if count > _calls.NUMBERS_AT_MOST:
+            raise BadArgument(
+                f"{count} events at once are more than can be numbered",
+                hint=f"Publish at most {_calls.NUMBERS_AT_MOST} at once.",
+                sqlstate="22023",
+            )
+        if count > _calls.NUMBERS_EACH:
+            return int((await self._core.session.rows(_calls.NUMBERS_OF_MANY))[0][0])
+        async with self._lock:
+            left = self._numbers.get(event_type, range(0))
+            if len(left) < count:
+                first = (await self._core.session.rows(_calls.NUMBERS))[0][0]
+                left = range(first, first + _calls.NUMBERS_EACH)
+            self._numbers[event_type] = left[count:]
+            return left[0]
 
     async def _send(
         self,

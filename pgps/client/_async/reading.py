@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pgps.client import _calls
 from pgps.client._async.core import AsyncCore
@@ -11,9 +11,13 @@ from pgps.client._async.session import AnyConnection, fetch
 from pgps.client._wire import mapped, uncollected
 from pgps.client.events import Event, Reader, RowReader, loads
 
-__all__ = ["AsyncReading"]
+__all__ = ["AsyncReading", "Refused"]
 
 T = TypeVar("T")
+
+
+class Refused(list[tuple[int, Exception]]):
+    """Ids of events that the application's class does not take, and what it has raised."""
 
 
 class AsyncReading(Generic[T]):
@@ -28,10 +32,20 @@ class AsyncReading(Generic[T]):
         self._rows: RowReader | None = None
         self._readers: dict[str, Reader] = {}
 
-    async def take(self, connection: AnyConnection | None, max_events: int, *, acks: bool = False) -> list[Event[T]]:
-        """Return the next events, by the feed or in the transaction of a connection."""
+    async def take(
+        self,
+        connection: AnyConnection | None,
+        max_events: int,
+        *,
+        acks: bool = False,
+        refused: Refused | None = None,
+    ) -> list[Event[T]]:
+        """Return the next events, by the feed or in the transaction of a connection.
+
+        What the class of the payload raises is raised here, or with its event in `refused` if that is given.
+        """
         if "*" in self._event_type:
-            return await self._take_of_pattern(connection, max_events, acks=acks)
+            return await self._take_of_pattern(connection, max_events, acks=acks, refused=refused)
         if connection is None:
             found = await self._feed.receive(self._name, self._event_type, max_events, acks=acks)
         else:
@@ -40,23 +54,39 @@ class AsyncReading(Generic[T]):
         if self._rows is None or self._rows.names != found.names:
             shape = None if self._cls is None else await self._core.shape_now(self._event_type)
             self._rows = RowReader(self._event_type, found.names, self._cls, shape)
-        with uncollected():
-            return self._rows.events(found.rows)
+        try:
+            with uncollected():
+                return self._rows.events(found.rows)
+        except Exception:
+            if refused is None:
+                raise
+        return self._one_by_one(self._rows, found.rows, refused)
+
+    def _one_by_one(self, reader: RowReader, found: list[tuple[Any, ...]], refused: Refused) -> list[Event[T]]:
+        events: list[Event[T]] = []
+        for row in found:
+            try:
+                events += reader.events([row])
+            except Exception as error:
+                refused.append((row[0], error))
+        return events
 
     async def _take_of_pattern(
-        self, connection: AnyConnection | None, max_events: int, *, acks: bool
+        self, connection: AnyConnection | None, max_events: int, *, acks: bool, refused: Refused | None
     ) -> list[Event[T]]:
         if connection is not None:
             with mapped():
-                return await self._take_json(connection, max_events)
+                return await self._take_json(connection, max_events, refused)
         if acks:
             await self._feed.ack(self._name)
-        return await self._feed.session.run(lambda link: self._take_json(link, max_events))
+        return await self._feed.session.run(lambda link: self._take_json(link, max_events, refused))
 
-    async def _take_json(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
+    async def _take_json(self, connection: AnyConnection, max_events: int, refused: Refused | None) -> list[Event[T]]:
         """Receive events of several types, which come as JSON."""
         params = {"subscription": self._name, "max_events": max_events, "consumer": self._feed.consumer}
         rows = await fetch(connection, _calls.RECEIVE, params)
+        if refused is not None:
+            refused.clear()  # what an attempt before, whose connection was lost, has come to
         events = []
         for event_id, event_type, text, *rest in rows:
             payload = loads(text)
@@ -66,5 +96,10 @@ class AsyncReading(Generic[T]):
                 self._core.forget_shape(event_type)
                 shape = await self._core.shape(event_type, connection)
                 reader = self._readers[event_type] = Reader(shape, self._cls)
-            events.append(Event(event_id, event_type, reader(payload), *rest))
+            try:
+                events.append(Event(event_id, event_type, reader(payload), *rest))
+            except Exception as error:
+                if refused is None:
+                    raise
+                refused.append((event_id, error))
         return events

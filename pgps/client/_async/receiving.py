@@ -11,9 +11,9 @@ from pgps.client import _calls
 from pgps.client._async import runtime
 from pgps.client._async.core import AsyncCore
 from pgps.client._async.hub import POLL_DEAF
-from pgps.client._async.reading import AsyncReading
+from pgps.client._async.reading import AsyncReading, Refused
 from pgps.client._async.session import AnyConnection, fetch
-from pgps.client._wire import mapped
+from pgps.client._wire import mapped, storable
 from pgps.client.events import Event
 from pgps.errors import ClientClosed
 
@@ -33,14 +33,20 @@ class AsyncReceiver(Generic[T]):
         self.name = name
         self.prefetch = prefetch
         self.is_stopping = False
+        self.is_shared = False
         self._core = core
         self._poll = core.poll if poll is None else poll
         self._feed = core.feed
         self._signal = runtime.Signal()
         self._reading: AsyncReading[T] | None = None
+        # The newest event that the application was given and has not acknowledged, and whether the broker may have
+        # given others since, in an answer that nobody has seen: such are not acknowledged with it.
+        self._newest: int | None = None
+        self._is_unsure = False
 
     def begin(self, event_type: str, cls: type | None, *, is_shared: bool) -> None:
         """Read events of a type from now on, as objects of a class."""
+        self.is_shared = is_shared
         if is_shared:
             # A subscription acknowledges only what it was given itself: another one of the same name in this client has
             # events of its own in hand.
@@ -61,37 +67,63 @@ class AsyncReceiver(Generic[T]):
         """Have whoever waits look again, since there is something to receive, or may be."""
         self._signal.set()
 
-    async def receive(self, max_events: int | None, timeout: float | None, *, acks: bool) -> list[Event[T]]:
+    async def receive(
+        self, max_events: int | None, timeout: float | None, *, acks: bool, refused: Refused | None = None
+    ) -> list[Event[T]]:
         """Return the next events, [] when none came within `timeout` seconds; acknowledge those before when `acks`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._signal.clear()
-            events = await self.take(None, max_events, acks=acks)
-            if events or not await self._wait(deadline):
+            events = await self.take(None, max_events, acks=acks, refused=refused)
+            if events or refused or not await self._wait(deadline):
                 return events
             acks = False
 
     async def take(
-        self, connection: AnyConnection | None, max_events: int | None = None, *, acks: bool = False
+        self,
+        connection: AnyConnection | None,
+        max_events: int | None = None,
+        *,
+        acks: bool = False,
+        refused: Refused | None = None,
     ) -> list[Event[T]]:
-        """Return what there is, without waiting."""
+        """Return what there is, without waiting; see AsyncReading.take."""
         if self._reading is None:
             raise ClientClosed("the subscription is not open", hint="Enter it with `with`.")
-        return await self._reading.take(connection, max_events or self.prefetch, acks=acks)
+        count = max_events or self.prefetch
+        if connection is not None:
+            return await self._reading.take(connection, count, refused=refused)
+        if acks and self._is_unsure:
+            await self.ack()
+            acks = False
+        self._is_unsure = True
+        if acks:
+            self._newest = None
+        events = await self._reading.take(None, count, acks=acks, refused=refused)
+        self._newest, self._is_unsure = events[-1].event_id if events else None, False
+        return events
 
     async def ack(self, up_to: Event[T] | int | None = None, *, connection: AnyConnection | None = None) -> int:
         """Acknowledge; see AsyncSubscription.ack."""
-        if up_to is None and connection is None:
-            return await self._feed.ack(self.name)
         event_id = up_to.event_id if isinstance(up_to, Event) else up_to
-        params = {"subscription": self.name, "up_to": event_id, "consumer": self._feed.consumer}
         if connection is not None:
-            return int(await self._one(connection, _calls.ACK, params))
-        return int((await self._feed.session.rows(_calls.ACK, params))[0][0])
+            return int(await self._one(connection, _calls.ACK, self._own(up_to=event_id)))
+        if event_id is None and not self._is_unsure:
+            acked = await self._feed.ack(self.name)
+            self._newest = None
+            return acked
+        if event_id is None:
+            event_id = self._newest
+        if event_id is None:
+            return 0
+        acked = int((await self._feed.session.rows(_calls.ACK, self._own(up_to=event_id)))[0][0])
+        if event_id == self._newest:
+            self._newest = None
+        return acked
 
     async def nack(
         self,
-        event: Event[T] | int | list[Event[T]],
+        event: Event[T] | int | list[Event[T]] | list[int],
         error: str | None = None,
         *,
         retry_in: float | None = None,
@@ -99,13 +131,11 @@ class AsyncReceiver(Generic[T]):
     ) -> None:
         """Put back; see AsyncSubscription.nack."""
         given = event if isinstance(event, list) else [event]
-        params = {
-            "subscription": self.name,
-            "event_ids": [one.event_id if isinstance(one, Event) else one for one in given],
-            "error": error,
-            "retry_in": retry_in,
-            "consumer": self._feed.consumer,
-        }
+        params = self._own(
+            event_ids=[one.event_id if isinstance(one, Event) else one for one in given],
+            error=None if error is None else storable(error),
+            retry_in=retry_in,
+        )
         if connection is not None:
             await self._one(connection, _calls.NACK, params)
         else:
@@ -113,15 +143,15 @@ class AsyncReceiver(Generic[T]):
 
     @contextlib.asynccontextmanager
     async def transaction(
-        self, max_events: int | None = None, *, timeout: float | None = None
+        self, max_events: int | None = None, *, timeout: float | None = None, refused: Refused | None = None
     ) -> AsyncIterator[AsyncBatch[T]]:
         """Receive and acknowledge in one transaction; see AsyncSubscription.transaction."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._signal.clear()
             async with self._core.transaction() as connection:
-                events = await self.take(connection, max_events)
-                if events:
+                events = await self.take(connection, max_events, refused=refused)
+                if events or refused:
                     yield AsyncBatch(self, connection, events)
                     await self.ack(connection=connection)
                     return
@@ -133,11 +163,14 @@ class AsyncReceiver(Generic[T]):
     async def _wait(self, deadline: float | None) -> bool:
         """Wait for a notification, or for the time after which one counts as lost; False when `timeout` has passed."""
         poll = min(self._poll, POLL_DEAF) if self._core.hub.is_deaf else self._poll
-        remaining = poll if deadline is None else min(poll, deadline - time.monotonic())
-        if remaining <= 0 or self.is_stopping:
+        remaining = None if deadline is None else deadline - time.monotonic()
+        if self.is_stopping or (remaining is not None and remaining <= 0):
             return False
-        await self._signal.wait(remaining)
+        await self._signal.wait(poll if remaining is None else min(poll, remaining))
         return not self.is_stopping
+
+    def _own(self, **params: Any) -> dict[str, Any]:
+        return {**params, "subscription": self.name, "consumer": self._feed.consumer}
 
     @staticmethod
     async def _one(connection: AnyConnection, query: str, params: dict[str, Any]) -> Any:

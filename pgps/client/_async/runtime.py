@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
+_OTHER = "a task that the handler waited for was cancelled"
 
 
 class Signal:
@@ -111,8 +112,13 @@ class Waiter:
 
 async def call(function: Callable[..., Awaitable[T] | T], *args: Any) -> T:
     """Call a function of the application, plain or asynchronous."""
-    result = function(*args)
-    return await result if inspect.isawaitable(result) else result
+    try:
+        result = function(*args)
+        return await result if inspect.isawaitable(result) else result
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        raise RuntimeError(_OTHER) from error
 
 
 async def call_each(
@@ -131,9 +137,19 @@ async def call_each(
             result = function(events[place])
             if result is not None and inspect.isawaitable(result):
                 await result
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        raise FailedAt(place, RuntimeError(_OTHER)) from error
     except Exception as error:
         raise FailedAt(place, error) from error
     return len(events)
+
+
+def _is_cancelled() -> bool:
+    """Tell whether this task is being cancelled, and not one that a function of the application has waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class FailedAt(Exception):

@@ -31,8 +31,8 @@ class AsyncSubscription(Generic[T]):
     """A subscription; made by `AsyncClient.subscribe`.
 
     Iterate over it for one event after the other, over `batches()` for many
-    at once. What was iterated over is acknowledged when the next is asked
-    for, and at the end of the `async with` block: at least once.
+    at once. What was iterated over is acknowledged when more has to be
+    fetched, and at the end of the `async with` block: at least once.
     `transaction()` is exactly once. Only what has been asked for is fetched:
     a slow consumer holds `prefetch` events, the rest waits at the broker.
     """
@@ -40,23 +40,24 @@ class AsyncSubscription(Generic[T]):
     def __init__(self, core: AsyncCore, definition: Definition, open_ones: list[AsyncSubscription[Any]]) -> None:
         """Describe it; `open_ones` are the subscriptions that the client closes when it is closed itself."""
         self.name = definition.name
-        self.error: PgpsError | None = None
+        self.error: Exception | None = None
         self._core = core
         self._definition = definition
         self._open_ones = open_ones
-        self._receiver: AsyncReceiver[T] = AsyncReceiver(
-            core, definition.name, prefetch=definition.prefetch, poll=definition.poll
-        )
+        self._receiver = self._new_receiver()
+        self._iterated: AsyncReceiver[T] | None = None
         self._channel = ""
         self._local: list[Event[T]] = []
+        # How many of these have been given to the application, and with how many of them it is done for certain.
         self._next = 0
+        self._done = 0
         self._is_open = False
         self._task: runtime.Task | None = None
 
     @property
     def prefetch(self) -> int:
         """How many events are held here at most."""
-        return self._receiver.prefetch
+        return self._definition.prefetch
 
     async def __aenter__(self) -> AsyncSubscription[T]:
         await self.open()
@@ -66,16 +67,17 @@ class AsyncSubscription(Generic[T]):
         await self.close(done=kind is None)
 
     def __aiter__(self) -> AsyncSubscription[T]:
+        self._iterated = None
         return self
 
     async def __anext__(self) -> Event[T]:
         if self._next >= len(self._local):
-            await self._fill(None)
+            if self._iterated is None:
+                self._iterated = await self._opened()
+            await self._fill(self._iterated, None)
             if not self._local:
                 raise StopAsyncIteration
-        event = self._local[self._next]
-        self._next += 1
-        return event
+        return self._give()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Opening and closing
@@ -100,10 +102,20 @@ class AsyncSubscription(Generic[T]):
             )
         self._definition.check(row)
         self._channel = row.channel
+        # A new one each time: what still runs with the one before has been told to stop.
+        self._receiver, self._iterated = self._new_receiver(), None
         self._receiver.begin(row.event_type, self._definition.payload_class, is_shared=row.handler == "any")
         await self._core.hub.listen(self._channel, self._receiver.heard)
         self._is_open = True
         self._open_ones.append(self)
+
+    def _new_receiver(self) -> AsyncReceiver[T]:
+        definition = self._definition
+        return AsyncReceiver(self._core, definition.name, prefetch=definition.prefetch, poll=definition.poll)
+
+    async def _opened(self) -> AsyncReceiver[T]:
+        await self.open()
+        return self._receiver
 
     async def close(self, *, done: bool = True) -> None:
         """Stop; acknowledge what was iterated over, with `done` the last event, too."""
@@ -112,12 +124,15 @@ class AsyncSubscription(Generic[T]):
         self._is_open = False
         self._receiver.stop()
         self._open_ones.remove(self)
-        if self._task is not None:
-            await self._task.stop(grace=self._core.grace)
-        with contextlib.suppress(PgpsError):
-            await self._settle(done=done)
-        await self._core.hub.forget(self._channel, self._receiver.heard)
-        await self._receiver.end()
+        task, self._task = self._task, None
+        try:
+            if task is not None:
+                await task.stop(grace=self._core.grace)
+            with contextlib.suppress(PgpsError):
+                await self._settle(done=done)
+        finally:
+            await self._core.hub.forget(self._channel, self._receiver.heard)
+            await self._receiver.end()
         if self._definition.temporary:
             with contextlib.suppress(UnknownName):
                 await self._core.session.rows(_calls.UNSUBSCRIBE, [self.name])
@@ -145,10 +160,10 @@ class AsyncSubscription(Generic[T]):
         waiting. Raises WrongState when the subscription is suspended, TypeMismatch when the type has changed so that
         the class does not fit any more.
         """
-        await self.open()
+        receiver = await self._opened()
         if connection is not None:
-            return await self._receiver.take(connection, max_events)
-        return await self._receiver.receive(max_events, timeout, acks=False)
+            return await receiver.take(connection, max_events)
+        return await receiver.receive(max_events, timeout, acks=False)
 
     async def ack(self, up_to: Event[T] | int | None = None, *, connection: AnyConnection | None = None) -> int:
         """Acknowledge what was received, all or up to an event; return how many events.
@@ -178,8 +193,9 @@ class AsyncSubscription(Generic[T]):
 
         A list is acknowledged when the next is asked for.
         """
+        receiver = await self._opened()
         while True:
-            await self._fill(timeout, max_events)
+            await self._fill(receiver, timeout, max_events)
             if not self._local:
                 return
             self._next = len(self._local)
@@ -187,13 +203,19 @@ class AsyncSubscription(Generic[T]):
 
     async def events(self, *, timeout: float | None = None) -> AsyncIterator[Event[T]]:
         """Iterate over events, and end when nothing has come for `timeout` seconds."""
+        receiver = await self._opened()
         while True:
-            await self._fill(timeout)
+            await self._fill(receiver, timeout)
             if not self._local:
                 return
             while self._next < len(self._local):
-                self._next += 1
-                yield self._local[self._next - 1]
+                yield self._give()
+
+    def _give(self) -> Event[T]:
+        """Return the next event in hand: whoever asks for it is done with those before."""
+        self._done = self._next
+        self._next += 1
+        return self._local[self._done]
 
     @contextlib.asynccontextmanager
     async def transaction(
@@ -204,8 +226,8 @@ class AsyncSubscription(Generic[T]):
         Write through the batch's `connection`. An error in the block rolls all of it back, and the events come again.
         The batch is empty when nothing came within `timeout` seconds; None waits for ever.
         """
-        await self.open()
-        async with self._receiver.transaction(max_events, timeout=timeout) as batch:
+        receiver = await self._opened()
+        async with receiver.transaction(max_events, timeout=timeout) as batch:
             yield batch
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -220,16 +242,16 @@ class AsyncSubscription(Generic[T]):
         `how` is `Handling`: at least once, an event at a time, when None. A
         handler that raises puts its event back (see `nack`), the others go on.
         """
-        await self.open()
-        handling = AsyncHandler(self._receiver, handler, how or Handling())
+        receiver = await self._opened()
+        handling = AsyncHandler(receiver, handler, how or Handling())
         try:
-            await self._run(handling, timeout)
+            await self._run(receiver, handling, timeout)
         finally:
             await handling.settle()
 
-    async def _run(self, handling: AsyncHandler[T], timeout: float | None) -> None:
+    async def _run(self, receiver: AsyncReceiver[T], handling: AsyncHandler[T], timeout: float | None) -> None:
         answered = time.monotonic()
-        while not self._receiver.is_stopping:
+        while not receiver.is_stopping:
             try:
                 with mapped():
                     count = await handling.turn(timeout)
@@ -247,15 +269,17 @@ class AsyncSubscription(Generic[T]):
     async def start(self, handler: Callable[..., Any], *, how: Handling | None = None) -> AsyncSubscription[T]:
         """Run a handler beside the program until the subscription is closed; what ends it early is in `error`."""
         await self.open()
+        self.error = None
 
         async def follow() -> None:
             try:
                 await self.run(handler, how=how)
             except ClientClosed:
                 pass
-            except PgpsError as error:
+            except Exception as error:
                 self.error = error
-                _log.error("subscription %s: the handler ends: %s", self.name, error.message)
+                said = error.message if isinstance(error, PgpsError) else f"{type(error).__name__}: {error}"
+                _log.error("subscription %s: the handler ends: %s", self.name, said)
 
         self._task = runtime.Task(follow, f"pgps-{self.name}")
         return self
@@ -267,20 +291,22 @@ class AsyncSubscription(Generic[T]):
         if self.error is not None:
             raise self.error
 
-    async def _fill(self, timeout: float | None, max_events: int | None = None) -> None:
-        """Acknowledge what is in hand, and take more."""
-        await self.open()
+    async def _fill(self, receiver: AsyncReceiver[T], timeout: float | None, max_events: int | None = None) -> None:
+        """Acknowledge what is in hand, and take more; nothing when the subscription has been closed meanwhile."""
+        if receiver.is_stopping:
+            self._local, self._next, self._done = [], 0, 0
+            return
         whole = 0 < self._next == len(self._local)
         if whole:
-            self._local, self._next = [], 0
+            self._local, self._next, self._done = [], 0, 0
         else:
             await self._settle(done=True)
-        self._local = await self._receiver.receive(max_events, timeout, acks=whole)
+        self._local = await receiver.receive(max_events, timeout, acks=whole)
 
     async def _settle(self, *, done: bool) -> None:
-        """Acknowledge what was iterated over."""
-        finished = self._next if done else self._next - 1
-        local, self._local, self._next = self._local, [], 0
+        """Acknowledge what was iterated over; unless it is `done`, without what is in the application's hands now."""
+        finished = self._next if done else self._done
+        local, self._local, self._next, self._done = self._local, [], 0, 0
         if finished > 0:
             whole = finished == len(local)
             await self.ack(None if whole else local[finished - 1])

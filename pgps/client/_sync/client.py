@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from psycopg.rows import TupleRow
@@ -120,14 +121,24 @@ class Client:
         self._core.session.open()
 
     def close(self, *, done: bool = True) -> None:
-        """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
-        if self._identity is not None:
-            self._identity.close()
-        for party in self._parties:
-            party.close()
-        for subscription in list(self._subscriptions):
-            subscription.close(done=done)
-        self._core.close()
+        """End what the client runs, and disconnect. Events that handlers have in hand are finished.
+
+        All of it is ended, whatever goes wrong; then the first error is raised.
+        """
+        ends: list[Callable[[], None]] = [] if self._identity is None else [self._identity.close]
+        ends += [party.close for party in self._parties]
+        ends += [functools.partial(subscription.close, done=done) for subscription in self._subscriptions]
+        failed: Exception | None = None
+        try:
+            for end in ends:
+                try:
+                    end()
+                except Exception as error:
+                    failed = failed or error
+        finally:
+            self._core.close()
+        if failed is not None:
+            raise failed
 
     # -----------------------------------------------------------------------------------------------------------------
     # Publishing
@@ -323,7 +334,8 @@ class Client:
         """Give the block a psycopg connection in a transaction: committed at its end, rolled back by an error.
 
         What the client does with `connection=` in there is part of it. Errors of
-        the block's own statements are psycopg's.
+        the block's own statements are psycopg's, those of the commit pgps's; ConnectionLost
+        when the connection was lost in the block, even if that has caught it.
         """
         with self._core.transaction() as connection:
             yield connection

@@ -9,13 +9,15 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
+
 from pgps.client import _names, _wire
 from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._sync.feed import Feed
 from pgps.client._sync.hub import Hub
-from pgps.client._sync.session import AnyConnection, Session, fetch
-from pgps.errors import ClientClosed
+from pgps.client._sync.session import AnyConnection, Session, fetch, require_alive
+from pgps.errors import ClientClosed, from_database
 
 __all__ = ["Core"]
 
@@ -37,7 +39,8 @@ class Core:
         self.hub = Hub(waiting)
         self.is_closed = False
         self._target = target
-        self._consumer = f"{(name or 'pgps-client')[:30]}/{uuid.uuid4()}"
+        # What follows a # would be a token, which tells nobody apart.
+        self._consumer = f"{(name or 'pgps-client').replace('#', '_')[:30]}/{uuid.uuid4()}"
         self._consumers = itertools.count(1)
         self.feed = Feed(self.session, self._consumer)
         self._idle: list[AnyConnection] = []
@@ -67,9 +70,16 @@ class Core:
     def transaction(self) -> Iterator[AnyConnection]:
         """Give the block a connection in a transaction; see Client.transaction."""
         connection = self._take_connection()
+        is_over = False
         try:
             with connection.transaction():
                 yield connection
+                require_alive(connection)
+                is_over = True
+        except psycopg.Error as error:
+            if not is_over:
+                raise
+            raise from_database(error) from error
         finally:
             if connection.closed or connection.broken or self.is_closed:
                 runtime.close_connection(connection)

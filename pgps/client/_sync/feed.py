@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
 from pgps.client import _calls
+from pgps.client._beyond import all_rows
 from pgps.client._sync import runtime
 from pgps.client._sync.session import AnyConnection, Session, fetch
 from pgps.client._wire import mapped, uncollected
@@ -40,6 +42,8 @@ class _Request:
     subscription: str
     acks: bool = False
     done: bool = False
+    given_up: bool = False
+    """Nobody waits for it any more: whoever made it was cancelled, or the server was away for too long."""
     result: Rows | None = None
     acked: int = 0
     error: BrokerError | None = None
@@ -56,9 +60,14 @@ def received(
     query = sql.SQL("select * from {}(%s, %s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
     with connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(query, [subscriptions, max_events, consumer], prepare=False)
-        first = cursor.fetchone()  # waits for all of them; in a pipeline there is no description before
-        with uncollected():
-            rows = [] if first is None else [first, *cursor.fetchall()]
+        try:
+            first = cursor.fetchone()  # waits for all of them; in a pipeline there is no description before
+            with uncollected():
+                rows = [] if first is None else [first, *cursor.fetchall()]
+        except psycopg.DataError as error:
+            if error.sqlstate is not None:  # the server's own
+                raise
+            rows = all_rows(cursor)
         return Rows(tuple(column.name for column in cursor.description or ())[OWN:], rows)
 
 
@@ -83,8 +92,11 @@ class Feed:
             if not request.done:
                 self._receive_all(connection, key)
 
-        runtime.sleep(0)  # whoever was woken by the same batch asks as well
-        self.session.run(serve)
+        try:
+            runtime.sleep(0)  # whoever was woken by the same batch asks as well
+            self.session.run(serve)
+        finally:
+            request.given_up = not request.done
         if request.error is not None:
             raise request.error
         assert request.result is not None
@@ -100,15 +112,18 @@ class Feed:
             if not request.done:
                 self._ack_all(connection)
 
-        runtime.sleep(0)
-        self.session.run(serve)
+        try:
+            runtime.sleep(0)
+            self.session.run(serve)
+        finally:
+            request.given_up = not request.done
         if request.error is not None:
             raise request.error
         return request.acked
 
     def _receive_all(self, connection: AnyConnection, key: Key) -> None:
         with self._guard:
-            requests = self._asked.pop(key, [])
+            requests = [request for request in self._asked.pop(key, []) if not request.given_up]
         try:
             _each(requests, lambda some: self._receive_some(connection, key, some))
         finally:
@@ -117,7 +132,8 @@ class Feed:
 
     def _ack_all(self, connection: AnyConnection) -> None:
         with self._guard:
-            requests, self._finished = self._finished, []
+            requests = [request for request in self._finished if not request.given_up]
+            self._finished = []
         try:
             _each(requests, lambda some: self._ack_some(connection, some))
         finally:
@@ -127,11 +143,27 @@ class Feed:
     def _receive_some(self, connection: AnyConnection, key: Key, requests: list[_Request]) -> None:
         # Several requests for one subscription get the same events, as they would if they came one after the other.
         names = list(dict.fromkeys(request.subscription for request in requests))
-        acked = list({request.subscription for request in requests if request.acks})
-        for request in requests:
+        acks = [request for request in requests if request.acks]
+        acked = list({request.subscription for request in acks})
+        for request in acks:
             # This is tried only once: if the answer was lost, a second acknowledgement would cover events that nobody
             # has seen.
             request.acks = False
+        try:
+            found = self._ack_and_receive(connection, key, acked, names)
+        except ConnectionLost:
+            raise
+        except BrokerError:
+            # Refused, and with it the acknowledgements of all.
+            for request in acks:
+                request.acks = True
+            raise
+        shared = shares(found, names)
+        for request in requests:
+            request.result = shared[request.subscription]
+            request.done = True
+
+    def _ack_and_receive(self, connection: AnyConnection, key: Key, acked: list[str], names: list[str]) -> Rows:
         with mapped():
             if acked:
                 # The statements are sent in a pipeline: one transaction in one round trip.
@@ -140,13 +172,8 @@ class Feed:
                         connection.execute(_calls.ACK.encode(), self._own(subscription=acked[0], up_to=None))
                     else:
                         connection.execute(_calls.ACK_EACH.encode(), self._own(subscriptions=acked))
-                    found = received(connection, key[0], names, key[1], self.consumer)
-            else:
-                found = received(connection, key[0], names, key[1], self.consumer)
-        shared = shares(found, names)
-        for request in requests:
-            request.result = shared[request.subscription]
-            request.done = True
+                    return received(connection, key[0], names, key[1], self.consumer)
+            return received(connection, key[0], names, key[1], self.consumer)
 
     def _ack_some(self, connection: AnyConnection, requests: list[_Request]) -> None:
         names = [request.subscription for request in requests]
@@ -173,6 +200,8 @@ def _each(requests: list[_Request], serve: Callable[[list[_Request]], None]) -> 
         except BrokerError:
             pass
     for request in requests:
+        if request.given_up:
+            continue
         try:
             serve([request])
         except ConnectionLost:

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from pgps.client._sync import runtime
+from pgps.client._sync.reading import Refused
 from pgps.client._sync.receiving import Receiver
 from pgps.client._sync.session import AnyConnection
+from pgps.client._wire import mapped
 from pgps.client.events import Event, Handling
+from pgps.errors import BrokerError, ConnectionLost, TryAgain, WrongState
 
 __all__ = ["Handler"]
 
@@ -49,9 +52,11 @@ class Handler(Generic[T]):
         if self._how.transactional:
             return self._handle_in_transaction(timeout)
         owes, self._owes = self._owes, False
-        events = self._receiver.receive(self._how.max_events, timeout, acks=owes)
+        refused = Refused()
+        events = self._receiver.receive(self._how.max_events, timeout, acks=owes, refused=refused)
+        self._put_back_refused(refused, None)
         self._handle(events)
-        return len(events)
+        return len(events) + len(refused)
 
     def settle(self) -> None:
         """Acknowledge what has been handled since the last receive."""
@@ -71,58 +76,98 @@ class Handler(Generic[T]):
         else:
             called = self._handler
         parts: list[Any] = [events] if how.batch and events else events
-        done = 0
-        while done < len(parts):
+        reached, handled = 0, None
+        while reached < len(parts):
+            begun, failed = reached, None
             try:
-                done = runtime.call_each(called, parts, done, self._is_stopping)
+                reached = runtime.call_each(called, parts, begun, self._is_stopping)
+            except runtime.FailedAt as one:
+                reached, failed = one.place, one.error
+            if reached > begun:
+                handled = events[-1] if how.batch else parts[reached - 1]
+            if failed is None:
                 break
-            except runtime.FailedAt as failed:
-                self._put_back(events if how.batch else [parts[failed.place]], failed.error, None)
-                done = failed.place + 1
-        if done == len(parts):
-            self._owes = done > 0  # acknowledged with the next receive
-        elif done:
-            self._receiver.ack(events[done - 1])
+            self._put_back(_ids(events if how.batch else [parts[reached]]), failed, None)
+            reached += 1
+        if reached == len(parts):
+            self._owes = reached > 0  # acknowledged with the next receive
+        elif handled is not None:
+            self._receiver.ack(handled)
 
     def _is_stopping(self) -> bool:
         return self._receiver.is_stopping
 
     def _handle_in_transaction(self, timeout: float | None) -> int:
         """Handle a batch in one transaction; if that fails, again with a savepoint for each event."""
-        how = self._how
         try:
-            with self._receiver.transaction(how.max_events, timeout=timeout) as batch:
-                for part in [batch] if how.batch and batch else [[event] for event in batch]:
-                    with of_application():
-                        self._call(part, batch.connection)
-                return len(batch)
-        except FailedError:
-            pass
-        with self._receiver.transaction(how.max_events, timeout=0.0) as batch:
+            with mapped():
+                return self._handle_together(timeout)
+        except (ConnectionLost, TryAgain):
+            raise
+        except (FailedError, BrokerError):
+            # A handler has failed, or what it has written is refused now: by the commit, or since it has caught an
+            # error of the server's and gone on. The second time shows of which event.
+            return self._handle_apart()
+
+    def _handle_together(self, timeout: float | None) -> int:
+        how, refused = self._how, Refused()
+        with self._receiver.transaction(how.max_events, timeout=timeout, refused=refused) as batch:
+            self._put_back_refused(refused, batch.connection)
+            for part in [batch] if how.batch and batch else [[event] for event in batch]:
+                with of_application():
+                    self._call(part, batch.connection)
+            return len(batch) + len(refused)
+
+    def _handle_apart(self) -> int:
+        refused = Refused()
+        with self._receiver.transaction(self._how.max_events, timeout=0.0, refused=refused) as batch:
+            self._put_back_refused(refused, batch.connection)
             for event in batch:
                 try:
                     with batch.connection.transaction(), of_application():
                         self._call([event], batch.connection)
+                        # Asks what the commit would ask, and leaves it to ask again.
+                        with batch.connection.transaction(force_rollback=True):
+                            batch.connection.execute(b"set constraints all immediate")
                 except FailedError as failed:
-                    self._put_back([event], failed.error, batch.connection)
-            return len(batch)
+                    self._put_back([event.event_id], failed.error, batch.connection)
+            return len(batch) + len(refused)
 
     def _call(self, part: list[Event[T]], connection: AnyConnection | None) -> None:
         what: Any = part if self._how.batch else part[0]
         with runtime.limited(self._how.timeout, f"the handler of subscription {self._receiver.name}"):
             runtime.call(self._handler, *([what] if connection is None else [what, connection]))
 
-    def _put_back(self, events: list[Event[T]], error: Exception, connection: AnyConnection | None) -> None:
+    def _put_back_refused(self, refused: Refused, connection: AnyConnection | None) -> None:
+        for event_id, error in refused:
+            self._put_back([event_id], error, connection)
+
+    def _put_back(self, event_ids: list[int], error: Exception, connection: AnyConnection | None) -> None:
         # Whoever collects logs may read these by name. What is in the events is only in what the handler has raised.
-        said = {"subscription": self._receiver.name, "event_id": events[0].event_id, "events": len(events)}
+        said = {"subscription": self._receiver.name, "event_id": event_ids[0], "events": len(event_ids)}
         _log.warning(
             "subscription %s: the handler failed with %s at event %d%s",
             self._receiver.name,
             type(error).__name__,
-            events[0].event_id,
-            f" and {len(events) - 1} more" if len(events) > 1 else "",
+            event_ids[0],
+            f" and {len(event_ids) - 1} more" if len(event_ids) > 1 else "",
             exc_info=error,
             extra=said,
         )
         told = f"{type(error).__name__}: {error}"
-        self._receiver.nack(events, told, retry_in=self._how.retry_in, connection=connection)
+        try:
+            self._nack(event_ids, told, connection)
+        except WrongState:
+            if not self._receiver.is_shared:
+                raise
+            # The lease has ended, and another consumer has them, or some.
+            for event_id in event_ids:
+                with contextlib.suppress(WrongState):
+                    self._nack([event_id], told, connection)
+
+    def _nack(self, event_ids: list[int], told: str, connection: AnyConnection | None) -> None:
+        self._receiver.nack(event_ids, told, retry_in=self._how.retry_in, connection=connection)
+
+
+def _ids(events: list[Event[Any]]) -> list[int]:
+    return [event.event_id for event in events]

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from psycopg import Notify, sql
+from psycopg import sql
+from psycopg.pq import PGnotify
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from pgps.client._conninfo import Target
@@ -49,13 +51,21 @@ class Hub:
     def listen(self, channel: str, heard: Heard) -> None:
         """Have `heard` called for every notification on the channel from now on."""
         with self._lock:
-            self._listeners.setdefault(channel, []).append(heard)
-            if self.is_deaf:
-                return
-            if self._task is None:
-                self._begin()
-            elif len(self._listeners[channel]) == 1 and self._connection is not None:
-                self._say("listen {}", channel)
+            listeners = self._listeners.setdefault(channel, [])
+            listeners.append(heard)
+            try:
+                if self.is_deaf:
+                    return
+                if self._task is None:
+                    self._begin()
+                elif len(listeners) == 1 and self._connection is not None:
+                    self._say("listen {}", channel)
+            except BaseException:
+                # Whoever asks again would else be told everything twice.
+                listeners.remove(heard)
+                if not listeners:
+                    del self._listeners[channel]
+                raise
 
     def forget(self, channel: str, heard: Heard) -> None:
         """Stop calling `heard` for notifications on the channel."""
@@ -64,7 +74,8 @@ class Hub:
             if heard in listeners:
                 listeners.remove(heard)
             if not listeners and self._listeners.pop(channel, None) is not None and self._connection is not None:
-                self._say("unlisten {}", channel)
+                with contextlib.suppress(ConnectionLost):  # what replaces it does not listen
+                    self._say("unlisten {}", channel)
 
     def attach(self, greet: Greet) -> None:
         """Call `greet` with the connection now, and with each that replaces it, before anybody hears of the gap."""
@@ -83,7 +94,8 @@ class Hub:
                 self._greets.remove(greet)
                 self._drop()
                 if not self._closed and self._listeners:
-                    self._connect()
+                    with contextlib.suppress(ConnectionLost):  # it is made again by who follows it
+                        self._connect()
 
     def settled(self) -> None:
         """Wait until a connection that is being made has been greeted."""
@@ -100,6 +112,7 @@ class Hub:
         self._drop()
 
     def _begin(self) -> None:
+        self._drop()  # one that was left by an attempt that failed
         self._connect()
         if not self.is_deaf:
             self._task = runtime.Task(self._run, "pgps-listen")
@@ -117,7 +130,7 @@ class Hub:
             )
             return
         self._connection = connection
-        self._connection.add_notify_handler(self._notified)
+        self._connection.pgconn.notify_handler = self._notified
         self._waiter = runtime.Waiter(self._connection)
         for channel in self._listeners:
             self._say("listen {}", channel)
@@ -156,8 +169,7 @@ class Hub:
                 with mapped():
                     connection.pgconn.consume_input()
                     while notification := connection.pgconn.notifies():
-                        payload = notification.extra.decode(connection.info.encoding)
-                        self._notified(Notify(notification.relname.decode(), payload, notification.be_pid))
+                        self._notified(notification)
                 if not self._closed:
                     waiter.again()
 
@@ -174,6 +186,15 @@ class Hub:
             for heard in list(listeners):
                 heard(None)
 
-    def _notified(self, notification: Notify) -> None:
-        for heard in list(self._listeners.get(notification.channel, ())):
-            heard(notification.payload)
+    def _notified(self, notification: PGnotify) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        # Anybody may send anything, and in SQL_ASCII any bytes: what is no text must not end the listening.
+        encoding = connection.info.encoding
+        channel = notification.relname.decode(encoding, errors="replace")
+        payload: str | None = None
+        with contextlib.suppress(UnicodeDecodeError):
+            payload = notification.extra.decode(encoding)
+        for heard in list(self._listeners.get(channel, ())):
+            heard(payload)

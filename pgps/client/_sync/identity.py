@@ -15,7 +15,7 @@ from pgps.client._sync.delivery import Delivery
 from pgps.client._sync.event_queue import EventQueue
 from pgps.client._sync.hub import Heard
 from pgps.client._sync.occurrence import Occurrence, Reply
-from pgps.client._sync.seat import Seat
+from pgps.client._sync.seat import Intake, Seat
 from pgps.client._sync.session import AnyConnection
 from pgps.errors import BadArgument, ClientClosed, PgpsError
 
@@ -39,11 +39,12 @@ class Identity:
         self.name = name
         self._on_close = on_close
         self._seat = Seat(core, name, take_over=take_over, when_ended=self._wake)
-        self._events = EventQueue(self._seat)
+        self._events = EventQueue(self._seat, self._polled)
+        self._replies = Intake(self._seat, _names.RECEIVE_REPLY, _names.RE_RECEIVE_REPLY)
         self._registrations = Registrations()
-        self._delivery = Delivery(self._seat, self._events, self._registrations, max_local)
-        self._looked = 0.0
-        self._last_reply: int | None = None
+        self._delivery = Delivery(self._seat, self._registrations, max_local)
+        self._numbers: set[int] | None = None
+        self._has_left = False
 
     def __enter__(self) -> Identity:
         self.connect()
@@ -64,8 +65,9 @@ class Identity:
         """
         if not self._seat.is_taken:
             self._seat.take()
-            self._events.last, self._last_reply = self.state.last_received_event, self.state.last_received_request
-            self._seat.listen(self.state.channel, self._delivery.heard)
+            self._events.intake.last = (self.state.last_received_event,)
+            self._replies.last = (self.state.last_received_request,)
+        self._seat.listen(self.state.channel, self._delivery.direct.ear(self.state.channel))
         return self.state
 
     @property
@@ -86,7 +88,7 @@ class Identity:
     @property
     def dropped(self) -> int:
         """How many direct notifications were dropped because there was no room for them."""
-        return self._delivery.dropped
+        return self._delivery.direct.dropped
 
     def disconnect(self) -> None:
         """End the session cleanly: WrongState while an event or a reply is pending, or a request has no reply."""
@@ -95,13 +97,15 @@ class Identity:
 
     def close(self) -> None:
         """Stop handlers and leave; the next session finds everything as it is now."""
-        if self._seat.is_closed:
+        if self._has_left:
             return
-        self._seat.is_closed = True
+        self._has_left = self._seat.is_closed = True
         self._seat.signal.set()
-        self._delivery.stop()
-        self._seat.leave()
-        self._on_close()
+        try:
+            self._delivery.stop()
+        finally:
+            self._seat.leave()
+            self._on_close()
 
     def _wake(self) -> None:
         self._delivery.wake()
@@ -128,11 +132,19 @@ class Identity:
         """
         style = "handler" if handler is not None else "polling"
         params = {"event_name": event_name, "mode": mode, "style": style}
-        _, subscription, channels = (self._seat.rows(_names.REGISTER, params))[0]
-        made = Registration(event_name, mode, subscription, handler, transactional)
+        number, subscription, channels, oldest = (self._seat.rows(_names.REGISTER, params))[0]
+        made = Registration(number, event_name, mode, subscription, handler, transactional)
+        before = self._registrations.get(event_name)
+        if before is not None and before.number == number:
+            made.in_hand = before.in_hand
         self._registrations[event_name] = made
-        for channel in channels:
-            self._seat.listen(channel, self._delivery.heard if mode == "direct" else self._queued(made))
+        if self._numbers is not None:
+            self._numbers.add(number)
+        if mode == "queued":
+            for channel in channels:
+                self._seat.listen(channel, self._queued(made))
+        else:
+            self._delivery.direct.listen(channels, oldest)
         self._delivery.wake()
         return made
 
@@ -151,18 +163,19 @@ class Identity:
 
     def set_handler(self, event_name: str, handler: Callable[..., Any], *, transactional: bool = False) -> None:
         """Have a registration's events handled from now on, instead of polled."""
-        self._registrations.named(event_name).handler = handler
-        self._registrations.named(event_name).transactional = transactional
-        self._registrations.named(event_name).error = None
+        registration = self._registrations.named(event_name)
+        registration.handler, registration.transactional = handler, transactional
+        registration.error, registration.attempts = None, 0
         self._delivery.wake()
 
     def unset_handler(self, event_name: str) -> None:
-        """Have a registration's events polled from now on."""
-        self._registrations.named(event_name).handler = None
+        """Have a registration's events polled from now on, at first the one that the handler has not completed."""
+        registration = self._registrations.named(event_name)
+        registration.handler, registration.ready = None, True
 
     def set_event_state(self, save: Callable[[], bytes | None] | None) -> None:
         """Set the function that returns the event checkpoint to store whenever an event is received or completed."""
-        self._events.save = save
+        self._seat.save = save
 
     def start(self) -> Identity:
         """Begin with events: direct ones before this are ignored, handlers are called from now on."""
@@ -190,40 +203,68 @@ class Identity:
                 return found
             self._seat.raise_error()
             self._seat.signal.wait(remaining)
+        self._seat.raise_error()
         raise ClientClosed("the client is closed", hint="Connect again.")
 
     def _take_local(self, event_name: str | None) -> Occurrence | None:
-        for occurrence in self._delivery.local:
+        local = self._delivery.direct.local
+        for occurrence in local:
             if event_name in (None, occurrence.event_name):
-                self._delivery.local.remove(occurrence)
+                local.remove(occurrence)
                 return occurrence
         return None
 
     def _take_queued(self, event_name: str | None) -> Occurrence | None:
-        now = time.monotonic()
-        overdue = now - self._looked > _LOOK
         for one in list(self._registrations.values()):
             if one.mode != "queued" or one.handler is not None or event_name not in (None, one.event_name):
                 continue
-            if one.ready or overdue:
+            now = time.monotonic()
+            if one.ready or now - one.looked > _LOOK:
                 # The signal is cleared before the look, since what comes in the meantime sets it again.
-                one.ready, self._looked = False, now
-                found = self.receive_event(one.event_name)
+                one.ready, one.looked = False, now
+                found = None
+                try:
+                    found = self.receive_event(one.event_name)
+                except BaseException:
+                    one.ready = True  # what was asked for may be here, and be asked for again
+                    raise
                 if found is not None:
                     one.ready = True
                     return found
         return None
+
+    def _polled(self) -> list[int] | None:
+        """Return the registrations whose occurrences no handler has in hand, None for all there are."""
+        handled = {one.number for one in self._registrations.values() if self._delivery.has(one)}
+        if not handled:
+            return None
+        if self._numbers is None:
+            queued = self._seat.rows(_names.QUEUED, {"channel": self.state.channel})
+            self._numbers = {number for (number,) in queued}
+        return sorted(self._numbers - handled)
 
     # -----------------------------------------------------------------------------------------------------------------
     # The event queue
     # -----------------------------------------------------------------------------------------------------------------
 
     def receive_event(self, event_name: str | None = None, *, checkpoint: bytes | None = None) -> Occurrence | None:
-        """Return the next queued occurrence, None when there is none; complete the one before, save the checkpoint."""
+        """Return the next queued occurrence, None when there is none; complete the one before, save the checkpoint.
+
+        What handlers work on is left alone. What a handler has left in hand that was unset comes first, when its
+        registration is asked for; that completes nothing.
+        """
+        left = None if event_name is None else self._registrations.get(event_name)
+        if left is not None and left.handler is None and left.in_hand is not None:
+            found = self._delivery.give_back(left)
+            if found is not None:
+                return found
         return self._events.receive(event_name, checkpoint)
 
     def re_receive_event(self) -> Occurrence | None:
-        """Return the occurrence received last, in this session or the one before."""
+        """Return the occurrence received last, in this session or the one before, but not what a handler works on."""
+        for one in self._registrations.values():
+            if one.handler is None:
+                one.is_done()  # what was its handler's is whose this is
         return self._events.receive_again()
 
     def commit_event(self, *, checkpoint: bytes | None = None, connection: AnyConnection | None = None) -> int | None:
@@ -269,14 +310,13 @@ class Identity:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._seat.is_closed:
             self._seat.signal.clear()
-            params = {"checkpoint": checkpoint}
-            rows = self._seat.received(_names.RECEIVE_REPLY, params, _names.RE_RECEIVE_REPLY, self._last_reply)
-            self._last_reply = rows[0][0] if rows else self._last_reply
+            rows = self._replies.next({"checkpoint": checkpoint})
             remaining = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
             if rows or remaining <= 0:
                 return Reply(self._seat, rows[0]) if rows else None
             self._seat.raise_error()
             self._seat.signal.wait(min(remaining, self._seat.core.poll))
+        self._seat.raise_error()
         raise ClientClosed("the client is closed", hint="Connect again.")
 
     def re_receive_reply(self) -> Reply | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pgps.client import _names
@@ -23,7 +23,7 @@ class Occurrence:
     Those of a queued occurrence can be walked until another one is received.
     """
 
-    def __init__(self, seat: Seat, row: tuple[Any, ...]) -> None:
+    def __init__(self, seat: Seat, row: tuple[Any, ...], among: list[int] | None = None) -> None:
         self._seat = seat
         self.event_id: int = row[0]
         self.last_event_id: int | None = row[1]
@@ -37,8 +37,10 @@ class Occurrence:
         self.attempt: int = row[9]
         self.count: int | None = row[10]
         self.is_queued = True
+        self._among = among
         self._first: list[tuple[int, dict[str, Any]]] = []
         self._note: str | None = None
+        self._up_to = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.event_type} {self.event_id}>"
@@ -46,7 +48,7 @@ class Occurrence:
     @classmethod
     def pushed(cls, seat: Seat, rows: list[tuple[Any, ...]], note: str | None) -> Occurrence:
         """Make a direct one from rows of pgps.fetch_direct; with a note there are more."""
-        _, _, _, event_type, event_name, published_at, publisher, xid, origin, raiser, event_id = rows[0]
+        _, _, _, event_type, event_name, published_at, publisher, xid, origin, raiser, up_to, event_id = rows[0]
         last, count = (rows[-1][1], len(rows)) if note is None else (None, None)
         made = cls(
             seat,
@@ -54,7 +56,7 @@ class Occurrence:
         )
         made.is_queued = False
         made._first = [(row[1], loads(row[2])) for row in rows]
-        made._note = note
+        made._note, made._up_to = note, up_to
         return made
 
     @classmethod
@@ -68,13 +70,21 @@ class Occurrence:
         made._first = tuples
         return made
 
+    def keep(self, is_wanted: Callable[[int], bool]) -> bool:
+        """Leave out the tuples it holds that are not wanted, by their ids; return whether some are left."""
+        self._first = [one for one in self._first if is_wanted(one[0])]
+        if self._first:
+            self.last_event_id, self.count = self._first[-1][0], len(self._first)
+        return bool(self._first)
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for group in self.groups():
             yield from group
 
     def is_completed(self) -> bool:
         """Tell whether it was completed: by `commit_event`, or since another was received. A direct one never is."""
-        return self.is_queued and self._seat.is_completed(_names.EVENT_COMPLETED, self.event_id)
+        params = {"id": self.event_id, "event_name": self.event_name}
+        return self.is_queued and self._seat.is_completed(_names.EVENT_COMPLETED, params)
 
     def first(self) -> dict[str, Any]:
         """Return the first tuple."""
@@ -90,19 +100,24 @@ class Occurrence:
             for start in range(0, len(held), size):
                 yield held[start : start + size]
             after = self._first[-1][0]
-        while self.is_queued or self._note is not None:
-            rows = self._more(after, size)
+        goes_on = self.is_queued or self._note is not None
+        while goes_on:
+            rows, after, goes_on = self._more(after, size)
             if rows:
                 yield [self._seat.native(self.event_type, loads(text)) for _, text in rows]
-                after = rows[-1][0]
-            if len(rows) < size:
-                return
 
-    def _more(self, after: int, size: int) -> list[tuple[int, str]]:
+    def _more(self, after: int, size: int) -> tuple[list[tuple[int, str]], int, bool]:
+        """Return tuples behind an event id, the id to ask behind next, and whether there may be more."""
         if self.is_queued:
-            return self._seat.rows(_names.TUPLES, {"after": after, "max": size})
+            # There may be fewer than were asked for, or none: a policy hides the others.
+            rows = self._seat.rows(_names.TUPLES, {"after": after, "max": size, "among": self._among})
+            after = rows[-1][0] if rows else after
+            return rows, after, bool(rows) and (self.last_event_id is None or after < self.last_event_id)
         rows = self._seat.rows(_names.FETCH_DIRECT, {"notes": [self._note], "after": after, "max": size})
-        return [(row[1], row[2]) for row in rows if row[-1] == self.event_id]
+        # Those of other statements that the note stands for lie between them.
+        own = [(row[1], row[2]) for row in rows if row[-1] == self.event_id]
+        after = rows[-1][1] if rows else after
+        return own, after, len(rows) == size and after < self._up_to
 
 
 class Reply:
@@ -143,7 +158,7 @@ class Reply:
 
     def is_completed(self) -> bool:
         """Tell whether it was completed: by `commit_receive`, or since another one was received."""
-        return self._seat.is_completed(_names.REPLY_COMPLETED, self.request_id)
+        return self._seat.is_completed(_names.REPLY_COMPLETED, {"id": self.request_id})
 
     def raise_error(self) -> None:
         """Raise RequestFailed unless the request succeeded."""

@@ -10,8 +10,10 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgps.client import _calls, _wire
+from pgps.client._sync import runtime
 from pgps.client._sync.core import Core
 from pgps.client._sync.session import AnyConnection, fetch
+from pgps.errors import BadArgument
 
 __all__ = ["Publisher"]
 
@@ -25,6 +27,7 @@ class Publisher:
         self._core = core
         self._producer = producer
         self._numbers: dict[str, range] = {}
+        self._lock = runtime.Lock()
 
     def publish(
         self, event_type: str, payload: Any, manner: Mapping[str, str | None], connection: AnyConnection | None
@@ -34,25 +37,36 @@ class Publisher:
         records = [_wire.as_record(one) for one in ([payload] if is_one else payload)]
         if not records:
             return None
+        first = self._number(event_type, len(records))
         if connection is not None:
             with _wire.mapped():
-                first = self._number(event_type, len(records), connection)
                 return self._send(connection, event_type, records, manner, first)
         if self._producer is None:
             return self._core.session.run(lambda link: self._send(link, event_type, records, manner, None), again=False)
-        first = self._core.session.run(lambda link: self._number(event_type, len(records), link))
         return self._core.session.run(lambda link: self._send(link, event_type, records, manner, first))
 
-    def _number(self, event_type: str, count: int, connection: AnyConnection) -> int | None:
-        """Take consecutive numbers, of which the broker remembers only the range."""
+    def _number(self, event_type: str, count: int) -> int | None:
+        """Take consecutive numbers, of which the broker remembers only the range.
+
+        They are asked for in a transaction of their own: the application's would have the same ones each time.
+        """
         if self._producer is None:
             return None
-        left = self._numbers.get(event_type, range(0))
-        if len(left) < count:
-            first = (fetch(connection, _calls.NUMBERS))[0][0]
-            left = range(first, first + max(count, _calls.NUMBERS_EACH))
-        self._numbers[event_type] = left[count:]
-        return left[0]
+        if count > _calls.NUMBERS_AT_MOST:
+            raise BadArgument(
+                f"{count} events at once are more than can be numbered",
+                hint=f"Publish at most {_calls.NUMBERS_AT_MOST} at once.",
+                sqlstate="22023",
+            )
+        if count > _calls.NUMBERS_EACH:
+            return int((self._core.session.rows(_calls.NUMBERS_OF_MANY))[0][0])
+        with self._lock:
+            left = self._numbers.get(event_type, range(0))
+            if len(left) < count:
+                first = (self._core.session.rows(_calls.NUMBERS))[0][0]
+                left = range(first, first + _calls.NUMBERS_EACH)
+            self._numbers[event_type] = left[count:]
+            return left[0]
 
     def _send(
         self,

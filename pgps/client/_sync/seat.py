@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,9 @@ from pgps.client._sync.hub import Heard
 from pgps.client._sync.session import AnyConnection, fetch, is_pooled
 from pgps.client._wire import mapped
 from pgps.client.events import Reader
-from pgps.errors import ConnectionLost, PgpsError, SessionTaken, WrongState
+from pgps.errors import ConnectionLost, PgpsError, SessionTaken, TryAgain, WrongState
 
-__all__ = ["Seat"]
+__all__ = ["Intake", "Seat"]
 
 _log = logging.getLogger("pgps.client")
 
@@ -37,9 +38,13 @@ class Seat:
         self.error: PgpsError | None = None
         self.is_closed = False
         self.signal = runtime.Signal()
+        self.save: Callable[[], bytes | None] | None = None
+        """What to store as the event checkpoint when none is given."""
         self._take_over = take_over
         self._when_ended = when_ended
         self._session: int | None = None
+        self._token = secrets.token_hex(16)
+        self._raised: Exception | None = None
         self._channels: dict[str, Heard] = {}
         self._readers: dict[str, Reader] = {}
 
@@ -60,15 +65,17 @@ class Seat:
 
     def leave(self) -> None:
         """Stop listening, and let the server see that this program has gone."""
+        self.core.use_no_name()
         for channel, heard in self._channels.items():
             self.core.hub.forget(channel, heard)
         self.core.hub.detach(self._connected)
-        self.core.use_no_name()
 
     def end(self, error: PgpsError) -> None:
         """End the session, because another program is this client now or the client was dropped."""
         self.error = error
         self.is_closed = True
+        # Whoever greets with the name would be refused, for whatever the connection is.
+        self.core.use_no_name()
         self._when_ended()
         self.signal.set()
         _log.error("client %s ends: %s", self.name, error.message)
@@ -81,25 +88,34 @@ class Seat:
 
     def _connected(self, connection: AnyConnection) -> None:
         """Begin a session on a connection that listens, and again when there is a new one."""
-        params = {"client": self.name, "take_over": self._take_over and self._session is None, "resume": self._session}
+        if self.error is not None:
+            return
+        resume = self._session
+        params = {"client": self.name, "take_over": self._take_over and resume is None, "resume": resume}
+        params["token"] = self._token
         try:
             with mapped():
                 state = State(*(fetch(connection, _names.CONNECT, params))[0])
-        except ConnectionLost:
-            raise
+            if resume is None:
+                self.state = state
+            self._session = state.session
+            self.core.use_name(self.name, state.session)
         except PgpsError as error:
-            if self._session is None:
+            if resume is None:
+                self._session = None
+                self.core.use_no_name()
                 raise
-            return self.end(error)
-        if self._session is None:
-            self.state = state
-        self._session = state.session
-        self.core.use_name(self.name, state.session)
-        return None
+            if isinstance(error, ConnectionLost):
+                raise
+            self.end(error)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Calls
     # -----------------------------------------------------------------------------------------------------------------
+
+    def has_raised(self, error: Exception) -> bool:
+        """Tell whether this is what a call of this client has raised last, or its end."""
+        return error is self._raised or error is self.error
 
     def raise_error(self) -> None:
         """Raise what took the seat away."""
@@ -119,26 +135,26 @@ class Seat:
                     return self.core.session.rows(query, full, again=again)
                 with mapped():
                     return fetch(connection, query, full)
+            except ConnectionLost as lost:
+                self._raised = lost
+                raise
             except SessionTaken as taken:
                 # If the connection was lost, this session gets the next number when a new one has been greeted. So the
                 # number that was refused may be an old one of its own, and not that of another program.
                 self.core.hub.settled()
-                if connection is not None or self._session == session:
-                    if self._session == session:
-                        self.end(taken)
+                if self._session == session:
+                    self.end(taken)
                     raise
+                if connection is not None:
+                    raise TryAgain(
+                        f'the session of client "{self.name}" was continued meanwhile',
+                        hint="Repeat the whole transaction.",
+                        sqlstate="40001",
+                    ) from taken
 
-    def received(self, query: str, params: dict[str, Any], again: str, last: int | None) -> list[Any]:
-        """Receive; if the answer is lost, look what it was: to receive again would complete what nobody has seen."""
-        try:
-            return self.rows(query, params, again=False)
-        except ConnectionLost:
-            rows = self.rows(again, {})
-            return rows if rows and rows[0][0] != last else self.rows(query, params, again=False)
-
-    def is_completed(self, query: str, number: int) -> bool:
+    def is_completed(self, query: str, params: dict[str, Any]) -> bool:
         """Tell whether an occurrence or a reply was completed."""
-        return bool((self.rows(query, {"id": number, "channel": self.state.channel}))[0][0])
+        return bool((self.rows(query, params | {"channel": self.state.channel}))[0][0])
 
     def native(self, event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
         """Return a payload with values as psycopg gives them."""
@@ -147,3 +163,42 @@ class Seat:
             reader = self._readers[event_type] = Reader(self.core.shape_now(event_type), None)
         value: dict[str, Any] = reader(payload)
         return value
+
+
+class Intake:
+    """Receives one thing after the other, where the next one completes the last.
+
+    When an answer was not seen, because the connection was lost or whoever
+    waited was interrupted, it is asked for again before anything is completed.
+    `last` is what was received last, here or in the session before: the first values of its row.
+    """
+
+    def __init__(self, seat: Seat, receive: str, again: str) -> None:
+        self.last: tuple[Any, ...] = (None,)
+        self._seat = seat
+        self._receive = receive
+        self._again = again
+        self._is_unsure = False
+
+    def next(self, params: dict[str, Any]) -> list[Any]:
+        """Return the row of the next one, [] when there is none."""
+        while True:
+            rows = self._unseen(params)
+            if not rows:
+                self._is_unsure = True
+                try:
+                    rows = self._seat.rows(self._receive, params, again=False)
+                except ConnectionLost:
+                    continue
+            self._is_unsure = False
+            return self.had(rows)
+
+    def had(self, rows: list[Any]) -> list[Any]:
+        """Note what was received, and return it."""
+        self.last = rows[0][:4] if rows else self.last
+        return rows
+
+    def _unseen(self, params: dict[str, Any]) -> list[Any]:
+        """Return what was received and not seen, if there is such a thing."""
+        rows = self._seat.rows(self._again, params) if self._is_unsure else []
+        return rows if rows and rows[0][: len(self.last)] != self.last else []

@@ -13,12 +13,13 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.json import set_json_loads
 from tenacity import Retrying, retry_if_exception, stop_after_delay, stop_never, wait_random_exponential
 
+from pgps.client._beyond import all_rows
 from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._wire import is_alive, loads, mapped
 from pgps.errors import ClientClosed, ConnectionLost, SessionTaken
 
-__all__ = ["AnyConnection", "Session", "fetch", "is_pooled", "open_connection"]
+__all__ = ["AnyConnection", "Session", "fetch", "is_pooled", "open_connection", "require_alive"]
 
 T = TypeVar("T")
 AnyConnection: TypeAlias = psycopg.Connection[Any]
@@ -29,7 +30,19 @@ def fetch(connection: AnyConnection, query: str, params: Any = None, *, prepare:
     """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
     with connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(query.encode(), params, prepare=prepare)
-        return cursor.fetchall() if cursor.description else []
+        try:
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.DataError:
+            return all_rows(cursor)
+
+
+def require_alive(connection: AnyConnection) -> AnyConnection:
+    """Return it; raise ConnectionLost when the server has hung up: psycopg ends its block as if it were committed."""
+    if not is_alive(connection):
+        raise ConnectionLost(
+            "the connection was lost in a transaction, which is taken back", hint="Begin the block again."
+        )
+    return connection
 
 
 # The database may be set to write values in a way that psycopg does not read, or to an isolation level in which nothing

@@ -32,8 +32,8 @@ class Subscription(Generic[T]):
     """A subscription; made by `Client.subscribe`.
 
     Iterate over it for one event after the other, over `batches()` for many
-    at once. What was iterated over is acknowledged when the next is asked
-    for, and at the end of the `with` block: at least once.
+    at once. What was iterated over is acknowledged when more has to be
+    fetched, and at the end of the `with` block: at least once.
     `transaction()` is exactly once. Only what has been asked for is fetched:
     a slow consumer holds `prefetch` events, the rest waits at the broker.
     """
@@ -41,23 +41,24 @@ class Subscription(Generic[T]):
     def __init__(self, core: Core, definition: Definition, open_ones: list[Subscription[Any]]) -> None:
         """Describe it; `open_ones` are the subscriptions that the client closes when it is closed itself."""
         self.name = definition.name
-        self.error: PgpsError | None = None
+        self.error: Exception | None = None
         self._core = core
         self._definition = definition
         self._open_ones = open_ones
-        self._receiver: Receiver[T] = Receiver(
-            core, definition.name, prefetch=definition.prefetch, poll=definition.poll
-        )
+        self._receiver = self._new_receiver()
+        self._iterated: Receiver[T] | None = None
         self._channel = ""
         self._local: list[Event[T]] = []
+        # How many of these have been given to the application, and with how many of them it is done for certain.
         self._next = 0
+        self._done = 0
         self._is_open = False
         self._task: runtime.Task | None = None
 
     @property
     def prefetch(self) -> int:
         """How many events are held here at most."""
-        return self._receiver.prefetch
+        return self._definition.prefetch
 
     def __enter__(self) -> Subscription[T]:
         self.open()
@@ -67,16 +68,17 @@ class Subscription(Generic[T]):
         self.close(done=kind is None)
 
     def __iter__(self) -> Subscription[T]:
+        self._iterated = None
         return self
 
     def __next__(self) -> Event[T]:
         if self._next >= len(self._local):
-            self._fill(None)
+            if self._iterated is None:
+                self._iterated = self._opened()
+            self._fill(self._iterated, None)
             if not self._local:
                 raise StopIteration
-        event = self._local[self._next]
-        self._next += 1
-        return event
+        return self._give()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Opening and closing
@@ -101,10 +103,20 @@ class Subscription(Generic[T]):
             )
         self._definition.check(row)
         self._channel = row.channel
+        # A new one each time: what still runs with the one before has been told to stop.
+        self._receiver, self._iterated = self._new_receiver(), None
         self._receiver.begin(row.event_type, self._definition.payload_class, is_shared=row.handler == "any")
         self._core.hub.listen(self._channel, self._receiver.heard)
         self._is_open = True
         self._open_ones.append(self)
+
+    def _new_receiver(self) -> Receiver[T]:
+        definition = self._definition
+        return Receiver(self._core, definition.name, prefetch=definition.prefetch, poll=definition.poll)
+
+    def _opened(self) -> Receiver[T]:
+        self.open()
+        return self._receiver
 
     def close(self, *, done: bool = True) -> None:
         """Stop; acknowledge what was iterated over, with `done` the last event, too."""
@@ -113,12 +125,15 @@ class Subscription(Generic[T]):
         self._is_open = False
         self._receiver.stop()
         self._open_ones.remove(self)
-        if self._task is not None:
-            self._task.stop(grace=self._core.grace)
-        with contextlib.suppress(PgpsError):
-            self._settle(done=done)
-        self._core.hub.forget(self._channel, self._receiver.heard)
-        self._receiver.end()
+        task, self._task = self._task, None
+        try:
+            if task is not None:
+                task.stop(grace=self._core.grace)
+            with contextlib.suppress(PgpsError):
+                self._settle(done=done)
+        finally:
+            self._core.hub.forget(self._channel, self._receiver.heard)
+            self._receiver.end()
         if self._definition.temporary:
             with contextlib.suppress(UnknownName):
                 self._core.session.rows(_calls.UNSUBSCRIBE, [self.name])
@@ -146,10 +161,10 @@ class Subscription(Generic[T]):
         waiting. Raises WrongState when the subscription is suspended, TypeMismatch when the type has changed so that
         the class does not fit any more.
         """
-        self.open()
+        receiver = self._opened()
         if connection is not None:
-            return self._receiver.take(connection, max_events)
-        return self._receiver.receive(max_events, timeout, acks=False)
+            return receiver.take(connection, max_events)
+        return receiver.receive(max_events, timeout, acks=False)
 
     def ack(self, up_to: Event[T] | int | None = None, *, connection: AnyConnection | None = None) -> int:
         """Acknowledge what was received, all or up to an event; return how many events.
@@ -177,8 +192,9 @@ class Subscription(Generic[T]):
 
         A list is acknowledged when the next is asked for.
         """
+        receiver = self._opened()
         while True:
-            self._fill(timeout, max_events)
+            self._fill(receiver, timeout, max_events)
             if not self._local:
                 return
             self._next = len(self._local)
@@ -186,13 +202,19 @@ class Subscription(Generic[T]):
 
     def events(self, *, timeout: float | None = None) -> Iterator[Event[T]]:
         """Iterate over events, and end when nothing has come for `timeout` seconds."""
+        receiver = self._opened()
         while True:
-            self._fill(timeout)
+            self._fill(receiver, timeout)
             if not self._local:
                 return
             while self._next < len(self._local):
-                self._next += 1
-                yield self._local[self._next - 1]
+                yield self._give()
+
+    def _give(self) -> Event[T]:
+        """Return the next event in hand: whoever asks for it is done with those before."""
+        self._done = self._next
+        self._next += 1
+        return self._local[self._done]
 
     @contextlib.contextmanager
     def transaction(self, max_events: int | None = None, *, timeout: float | None = None) -> Iterator[Batch[T]]:
@@ -201,8 +223,8 @@ class Subscription(Generic[T]):
         Write through the batch's `connection`. An error in the block rolls all of it back, and the events come again.
         The batch is empty when nothing came within `timeout` seconds; None waits for ever.
         """
-        self.open()
-        with self._receiver.transaction(max_events, timeout=timeout) as batch:
+        receiver = self._opened()
+        with receiver.transaction(max_events, timeout=timeout) as batch:
             yield batch
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -215,16 +237,16 @@ class Subscription(Generic[T]):
         `how` is `Handling`: at least once, an event at a time, when None. A
         handler that raises puts its event back (see `nack`), the others go on.
         """
-        self.open()
-        handling = Handler(self._receiver, handler, how or Handling())
+        receiver = self._opened()
+        handling = Handler(receiver, handler, how or Handling())
         try:
-            self._run(handling, timeout)
+            self._run(receiver, handling, timeout)
         finally:
             handling.settle()
 
-    def _run(self, handling: Handler[T], timeout: float | None) -> None:
+    def _run(self, receiver: Receiver[T], handling: Handler[T], timeout: float | None) -> None:
         answered = time.monotonic()
-        while not self._receiver.is_stopping:
+        while not receiver.is_stopping:
             try:
                 with mapped():
                     count = handling.turn(timeout)
@@ -242,15 +264,17 @@ class Subscription(Generic[T]):
     def start(self, handler: Callable[..., Any], *, how: Handling | None = None) -> Subscription[T]:
         """Run a handler beside the program until the subscription is closed; what ends it early is in `error`."""
         self.open()
+        self.error = None
 
         def follow() -> None:
             try:
                 self.run(handler, how=how)
             except ClientClosed:
                 pass
-            except PgpsError as error:
+            except Exception as error:
                 self.error = error
-                _log.error("subscription %s: the handler ends: %s", self.name, error.message)
+                said = error.message if isinstance(error, PgpsError) else f"{type(error).__name__}: {error}"
+                _log.error("subscription %s: the handler ends: %s", self.name, said)
 
         self._task = runtime.Task(follow, f"pgps-{self.name}")
         return self
@@ -262,20 +286,22 @@ class Subscription(Generic[T]):
         if self.error is not None:
             raise self.error
 
-    def _fill(self, timeout: float | None, max_events: int | None = None) -> None:
-        """Acknowledge what is in hand, and take more."""
-        self.open()
+    def _fill(self, receiver: Receiver[T], timeout: float | None, max_events: int | None = None) -> None:
+        """Acknowledge what is in hand, and take more; nothing when the subscription has been closed meanwhile."""
+        if receiver.is_stopping:
+            self._local, self._next, self._done = [], 0, 0
+            return
         whole = 0 < self._next == len(self._local)
         if whole:
-            self._local, self._next = [], 0
+            self._local, self._next, self._done = [], 0, 0
         else:
             self._settle(done=True)
-        self._local = self._receiver.receive(max_events, timeout, acks=whole)
+        self._local = receiver.receive(max_events, timeout, acks=whole)
 
     def _settle(self, *, done: bool) -> None:
-        """Acknowledge what was iterated over."""
-        finished = self._next if done else self._next - 1
-        local, self._local, self._next = self._local, [], 0
+        """Acknowledge what was iterated over; unless it is `done`, without what is in the application's hands now."""
+        finished = self._next if done else self._done
+        local, self._local, self._next, self._done = self._local, [], 0, 0
         if finished > 0:
             whole = finished == len(local)
             self.ack(None if whole else local[finished - 1])

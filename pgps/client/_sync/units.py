@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, Unpack
@@ -13,10 +14,10 @@ from psycopg import sql
 from pgps.client import units
 from pgps.client._sync import runtime
 from pgps.client._sync.core import Core
-from pgps.client._sync.session import AnyConnection, fetch
+from pgps.client._sync.session import AnyConnection, fetch, require_alive
 from pgps.client._wire import is_alive, mapped
 from pgps.client.units import Message, SendOptions, UnitOfWork
-from pgps.errors import ClientClosed, ConnectionLost, PgpsError, WrongState
+from pgps.errors import ClientClosed, PgpsError, WrongState
 
 __all__ = ["Conversation", "Party"]
 
@@ -45,8 +46,10 @@ class Party:
         self._listening: set[str] = set()
         self._was_lost = False
         self._closed = False
-        # While a block of transaction() runs: its connection, which no other one may take the place of.
+        # While a block of transaction() runs: its connection, which no other one may take the place of, and what goes
+        # back to before the commits in it.
         self._joined: AnyConnection | None = None
+        self.undo: list[Callable[[], None]] | None = None
 
     def __enter__(self) -> Party:
         self.connection()
@@ -71,7 +74,7 @@ class Party:
         if self._closed:
             raise ClientClosed("the party has logged off", hint="Use it inside its `with` block.")
         if self._joined is not None:
-            return _require_alive(self._joined)
+            return require_alive(self._joined)
         if self._connection is not None and not is_alive(self._connection):
             runtime.close_connection(self._connection)
             self._connection = None
@@ -115,18 +118,23 @@ class Party:
     def transaction(self) -> Iterator[AnyConnection]:
         """Make the block one transaction: what is received, the block's own writes, answers and SYNCPOINTs.
 
-        When the connection is lost in the block, calls in it and the end of the
-        block raise ConnectionLost, and the broker takes back all of it.
+        When the connection is lost in it, calls and its end raise ConnectionLost, and the broker takes all back.
         """
         connection, outer = self.connection(), self._joined
-        self._joined = connection
+        before, here = self.undo, list[Callable[[], None]]()
+        self._joined, self.undo = connection, here
         try:
             with mapped(), connection.transaction():
                 yield connection
-                # psycopg leaves the block of a lost connection as if it had been committed.
-                _require_alive(connection)
+                require_alive(connection)
+        except BaseException:
+            for step in reversed(here):
+                step()
+            raise
         finally:
-            self._joined = outer
+            self._joined, self.undo = outer, before
+        if before is not None:
+            before += here
 
     # -----------------------------------------------------------------------------------------------------------------
     # Serving
@@ -147,9 +155,8 @@ class Party:
     ) -> Iterator[Conversation]:
         """Give conversations as units of work come in them, each with the messages of one to be iterated over.
 
-        Waits `timeout` seconds for the next one, None for ever. The unit is to be
-        committed, backed out or cancelled before the next one of that conversation
-        comes; use the conversation as a context manager for that.
+        Waits `timeout` seconds for the next one, None for ever. The unit is to be committed, backed out or
+        cancelled before the next one of that conversation comes; use it as a context manager for that.
         """
         while (message := self.receive(which, service=service, timeout=timeout)) is not None:
             yield Conversation(self, message.conversation, first=message)
@@ -157,10 +164,9 @@ class Party:
     def answer(self, service: str, handler: Handler, *, timeout: float | None = None) -> int:
         """Serve a service: call `handler(messages, connection)` for each unit of work, and send what it returns.
 
-        What the handler writes on the connection, the answer (None: there is none) and
-        both commits are one transaction. An error of the handler backs the unit out
-        and is raised. Returns how many units it has answered when none
-        has come for `timeout` seconds; None: it goes on for ever.
+        What the handler writes on the connection, the answer (None: there is none) and both
+        commits are one transaction. An error of the handler or the commit backs the unit out and is
+        raised. Returns how many it has answered when none came for `timeout` seconds, None: never.
         """
         if service not in self._services:
             self.register(service)
@@ -179,8 +185,7 @@ class Party:
     ) -> list[Message] | None:
         """Send a unit of work to a service, here or at another broker, and return its answer, a unit of work as well.
 
-        None when it has not come within `timeout` seconds; then `last()` tells the
-        conversation in which it can be received later.
+        None when it has not come within `timeout` seconds; `last()` tells where it can be received later.
         """
         conversation = self.begin(service)
         for message in messages:
@@ -230,8 +235,7 @@ class Party:
     ) -> Message | None:
         """Return the next message, waiting up to `timeout` seconds for it, for ever if None; None when none came.
 
-        Waiting is not polling: the broker says when something has come. It is not
-        possible in a transaction, where what others commit is not told.
+        Waiting is not polling, and not possible in a transaction, where what others commit is not told.
         """
         named = dict(zip(("class", "server", "service"), units.parts_of(service), strict=True))
         params = {"conversation": conversation, "option": option, "user_status": user_status, **named}
@@ -292,14 +296,6 @@ class Party:
     def end_conversation(self, conversation: str) -> None:
         """End a conversation: nothing more is sent in it, what was committed can still be received."""
         self._rows(units.END, [conversation])
-
-
-def _require_alive(connection: AnyConnection) -> AnyConnection:
-    if not is_alive(connection):
-        raise ConnectionLost(
-            "the connection was lost in a transaction, which is taken back", hint="Begin the block again."
-        )
-    return connection
 
 
 class Conversation:
@@ -374,7 +370,12 @@ class Conversation:
             self.party.syncpoint("commit", "both", conversation=self._known())
         else:
             self.party.syncpoint("commit", self._received or self._sent, conversation=self.id)
-        self._received = self._sent = None
+        if self.party.undo is not None:
+            self.party.undo.append(functools.partial(self._hold, self._received, self._sent))
+        self._hold(None, None)
+
+    def _hold(self, received: str | None, sent: str | None) -> None:
+        self._received, self._sent = received, sent
 
     def backout(self) -> None:
         """Back out what is being received and what is being sent: as if neither had been begun."""
