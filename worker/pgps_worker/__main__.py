@@ -12,6 +12,7 @@ import typer
 
 from pgps import config as pgps_config
 from pgps._help import Command
+from pgps._printable import printable
 from pgps.errors import ConfigError, PgpsError
 from pgps_worker import logs
 from pgps_worker.config import WorkerConfig, default_cores, default_name
@@ -60,6 +61,14 @@ DispatchTimeout = Annotated[
 ReclaimEvery = Annotated[
     float, typer.Option(envvar="PGPS_WORKER_RECLAIM_EVERY", help="Seconds between reclaims of space.")
 ]
+LinkAuth = Annotated[
+    str,
+    typer.Option(
+        envvar="PGPS_WORKER_LINK_AUTH",
+        help="How to log in at other brokers, as libpq's require_auth; any: also with a password in clear "
+        "[scram-sha-256,gss,sspi,none].",
+    ),
+]
 Cores = Annotated[
     int | None,
     typer.Option(
@@ -88,6 +97,7 @@ def work(
     time_slice: TimeSlice = 1.0,
     dispatch_timeout: DispatchTimeout = 60.0,
     reclaim_every: ReclaimEvery = 5.0,
+    link_auth: LinkAuth = "",
     cores: Cores = None,
     health_port: HealthPort = None,
     health_host: HealthHost = "127.0.0.1",
@@ -109,6 +119,7 @@ def work(
             time_slice=time_slice,
             dispatch_timeout=dispatch_timeout,
             reclaim_every=reclaim_every,
+            link_auth=link_auth,
             cores=cores or default_cores(),
             health_host=health_host,
             health_port=health_port,
@@ -128,7 +139,7 @@ def work(
 
 
 def _fail(error: PgpsError, code: int) -> None:
-    typer.echo(f"pgps-worker: {error}", err=True)
+    typer.echo(printable(f"pgps-worker: {error}", keep="\n"), err=True)
     raise typer.Exit(code)
 
 

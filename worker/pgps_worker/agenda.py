@@ -50,6 +50,8 @@ class Outcome(enum.Enum):
     """It was rolled back, since another owner waited for its runner."""
     UNTOUCHED = enum.auto()
     """The turn never began: the session had ended before."""
+    UNSERVED = enum.auto()
+    """The turn failed outside of the callback, such as in a session that was lost; it is tried again after a while."""
     REFUSED = enum.auto()
     """Anything else went wrong; the turn is tried again after a while."""
 
@@ -233,6 +235,9 @@ class Agenda:
         if outcome in {Outcome.NOTHING, Outcome.UNTOUCHED, Outcome.OUSTED}:
             return outcome is not Outcome.NOTHING
         record = self._records.setdefault(name, _Record())
+        if outcome is Outcome.UNSERVED:
+            self._put_off(record)
+            return False
         # As long as the event of a verdict is not filed, no turn may run into it again. A verdict that was refused is
         # out of date: another worker is handling this event.
         record.verdict = result if turn.is_to_blame(outcome) else None
@@ -242,10 +247,13 @@ class Agenda:
         # A session that has ended keeps its locks for another moment, and the next turn would be refused because of
         # them.
         if outcome in {Outcome.REFUSED, Outcome.DIED} or record.verdict:
-            record.not_before = self.clock() + min(_PUT_OFF_FIRST * 2**record.failures, _PUT_OFF_MOST)
-            record.failures += 1
+            self._put_off(record)
             return False
         return True
+
+    def _put_off(self, record: _Record) -> None:
+        record.not_before = self.clock() + min(_PUT_OFF_FIRST * 2**record.failures, _PUT_OFF_MOST)
+        record.failures += 1
 
     def _grow(self, name: str, share: float) -> None:
         record = self._records.get(name)

@@ -272,7 +272,7 @@ async def fail_delivery(
 
 
 def blamed(wire: Wire) -> str | None:
-    """Suspend the subscriptions whose filter a cancelled dispatch was asking; return their names, None when none."""
+    """Take what a cancelled dispatch was asking out of it; return whose filter it is, None when none was asked."""
     names = wire.row("select pgps.blame()")[0]
     return None if names is None else str(names)
 
@@ -283,7 +283,7 @@ def wake_leader(wire: Wire) -> None:
 
 
 async def blame(connection: Connection) -> str | None:
-    """Suspend the subscriptions whose filter a cancelled dispatch was asking; return their names, None when none."""
+    """Take what a cancelled dispatch was asking out of it; return whose filter it is, None when none was asked."""
     names = (await _row(connection, "select pgps.blame()"))[0]
     await connection.execute("select pgps.fall_asleep()")
     return None if names is None else str(names)

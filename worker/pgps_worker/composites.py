@@ -230,11 +230,11 @@ def detect_and_dispatch(wire: Wire, function: str, vitals: Vitals, dispatch_time
 
 
 def _leave_to_leader(wire: Wire, error: Error) -> None:
-    """Have the leader dispatch, which knows what to do about errors; a filter that hangs is suspended here."""
+    """Have the leader dispatch, which knows what to do about errors; a filter that hangs it asks no more."""
     calls.limit_session(wire, _STATEMENT_TIMEOUT)
     names = calls.blamed(wire) if isinstance(error, errors.QueryCanceled) else None
     if names is not None:
-        log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
+        log.warning("the filter of %s takes too long for the dispatcher, which asks it no more", names)
     else:
         log.warning("what was detected is left to the dispatcher: %s", in_one_line(error))
     calls.wake_leader(wire)

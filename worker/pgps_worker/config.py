@@ -9,6 +9,7 @@
 | time_slice       | --time-slice       | PGPS_WORKER_TIME_SLICE       | 1 s                              |
 | dispatch_timeout | --dispatch-timeout | PGPS_WORKER_DISPATCH_TIMEOUT | 60 s                             |
 | reclaim_every    | --reclaim-every    | PGPS_WORKER_RECLAIM_EVERY    | 5 s                              |
+| link_auth        | --link-auth        | PGPS_WORKER_LINK_AUTH        | scram-sha-256,gss,sspi,none      |
 | cores            | --cores            | PGPS_WORKER_CORES            | the processors of this host      |
 | health_port      | --health-port      | PGPS_WORKER_HEALTH_PORT      | none: no HTTP                    |
 | health_host      | --health-host      | PGPS_WORKER_HEALTH_HOST      | 127.0.0.1                        |
@@ -25,6 +26,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from pgps.errors import ConfigError
+from pgps_worker.methods import allowed_methods
 
 __all__ = ["WorkerConfig", "default_cores", "default_name"]
 
@@ -49,9 +51,10 @@ class WorkerConfig:
 
     `dsn` must reach the server itself, not a transaction pooler: the worker
     holds session locks and listens. `time_slice` is how long one role may have the
-    last session for callbacks, or for requests, while others wait. `dispatch_timeout` suspends a filter that
+    last session for callbacks, or for requests, while others wait. `dispatch_timeout` ends a dispatch that
     hangs, `poll` is how late a lost notification is noticed, `report_every` how
-    late a failure is logged. `cores` are the
+    late a failure is logged. `link_auth` says by which methods the worker logs in at other brokers, as libpq's
+    require_auth does; "any" has no limit. `cores` are the
     processors that the server and the clients have: the fewer, and the more
     subscriptions a batch wakes, the longer events gather while commits are many.
     """
@@ -63,6 +66,7 @@ class WorkerConfig:
     time_slice: float = 1.0
     dispatch_timeout: float = 60.0
     reclaim_every: float = 5.0
+    link_auth: str = ""
     cores: int = field(default_factory=default_cores)
     poll: float = 1.0
     report_every: float = 5.0
@@ -77,6 +81,7 @@ class WorkerConfig:
                 f"the connection string is malformed: {str(error).strip()}",
                 hint="Give a libpq string or URI, for example postgresql:///mydb or 'dbname=mydb'.",
             ) from error
+        allowed_methods(self.link_auth)
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
                 f'invalid worker name "{self.name}"',

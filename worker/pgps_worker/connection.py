@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from pgps.errors import PgpsError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -43,6 +45,7 @@ _LIBPQ = {
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
+    "tcp_user_timeout": "11000",
 }
 
 
@@ -116,7 +119,10 @@ async def notified(connection: Connection, timeout: float, *, stop: Stop) -> set
 
 def in_one_line(error: BaseException | None) -> str:
     """Return what an error says, without its context, for a log of one line each."""
-    text = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    if isinstance(error, PgpsError):
+        text: str | None = error.message
+    else:
+        text = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return " ".join((text or str(error)).split())
 
 

@@ -15,6 +15,7 @@ from psycopg import errors
 from pgps_worker import calls
 from pgps_worker.bell import hang
 from pgps_worker.connection import connect, in_one_line
+from pgps_worker.guard import guarded
 from pgps_worker.hearing import Hearing
 from pgps_worker.large import dispatch_large
 from pgps_worker.modes import Modes
@@ -92,7 +93,8 @@ class Dispatcher:
             try:
                 with Wire(connection) as wire, self.stop.calls(wire.interrupt):
                     await wire.aside(lambda: _stand_by(wire))
-                    await self._lead(wire)
+                    async with guarded(self.config, self.name, wire):
+                        await self._lead(wire)
             finally:
                 self.vitals.leading = False
                 self.vitals.rest(self.name)
@@ -118,7 +120,7 @@ class Dispatcher:
             except errors.QueryCanceled:
                 names = await calls.blame(wire.connection)
                 if names is not None:
-                    log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
+                    log.warning("the filter of %s takes too long for the dispatcher, which asks it no more", names)
                     continue
                 # No filter is at fault. There is more work than fits into the time limit, and with the same limit the
                 # next attempt would fail like this one.

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from pgps.errors import ConfigError
 from pgps_worker.connection import connect, in_one_line
-from pgps_worker.links.together import leave_if_cancelled
+from pgps_worker.links.together import leave, leave_if_cancelled
 from pgps_worker.logs import about
+from pgps_worker.outward import UNREACHED, outward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +45,7 @@ _HEARTBEAT = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 _HINTS = {
+    "": UNREACHED,
     "3F000": "There is no pgps in that database: pgps install DSN",
     "42883": "The pgps there has no networks: pgps upgrade DSN",
     "42501": "Over there: grant pgps_link to the role of the contact point",
@@ -54,20 +55,19 @@ _HINT = "Try it: psql with the connection string of the contact point."
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """A contact point of a network; its connection string has the user and the passfile of the network."""
+    """A contact point of a network; user and passfile are the network's, for a connection string without them."""
 
     number: int
     network: str
     conninfo: str
+    user: str | None
+    passfile: str | None
     channel: str
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Contact:
         """Read a row of pgps.serve_networks."""
-        given = conninfo_to_dict(row["conninfo"])
-        more = {"user": row["username"], "passfile": row["passfile"]}
-        lacking = {key: value for key, value in more.items() if value is not None and key not in given}
-        return cls(row["contact"], row["network"], make_conninfo(row["conninfo"], **lacking), row["channel"])
+        return cls(row["contact"], row["network"], row["conninfo"], row["username"], row["passfile"], row["channel"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +106,7 @@ class Networks:
             running[contact] = asyncio.create_task(line.run(), name=f"network-{contact.network}-{contact.number}")
 
     async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
-        if not self.stop.requested:
-            for task in tasks:
-                task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                try:
-                    await task
-                except Exception:
-                    log.exception("%s failed", task.get_name())
+        await leave(tasks, at_once=not self.stop.requested)
 
 
 @dataclass(slots=True)
@@ -134,7 +126,7 @@ class Line:
             self.was_up = False
             try:
                 await self._serve()
-            except (psycopg.Error, OSError) as error:
+            except (psycopg.Error, OSError, ConfigError) as error:
                 # A statement that fails in the moment in which it is cancelled raises its own error.
                 leave_if_cancelled()
                 failures = 0 if self.was_up else failures + 1
@@ -148,7 +140,8 @@ class Line:
 
     async def _serve(self) -> None:
         name = f"network-{self.contact.network}"[:24]
-        remote = dataclasses.replace(self.config, dsn=self.contact.conninfo)
+        contact = self.contact
+        remote = outward(self.config, contact.conninfo, user=contact.user, passfile=contact.passfile)
         async with connect(self.config, name, statement_timeout=_NO_TIMEOUT) as here:
             while not await _value(here, "select pgps.network_open(%s)", [self.contact.number]):
                 await self.stop.sleep(_HEARTBEAT)
@@ -192,11 +185,9 @@ class Line:
     async def _note(self, state: str, error: BaseException | None = None) -> None:
         """Record the state; when this broker is away itself there is nobody to tell."""
         said = in_one_line(error) if error else None
-        hint = None
+        hint = getattr(error, "hint", None)
         if isinstance(error, psycopg.Error):
-            hint = error.diag.message_hint or _HINTS.get(
-                error.sqlstate or "", "Try it: psql with the contact's string."
-            )
+            hint = error.diag.message_hint or _HINTS.get(error.sqlstate or "", _HINT)
         with contextlib.suppress(psycopg.Error, OSError):
             async with connect(self.config, "networks", statement_timeout=5.0) as connection:
                 query: LiteralString = "select pgps.note_contact(%s, %s, %s, %s)"

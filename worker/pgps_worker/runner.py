@@ -79,6 +79,8 @@ class Runner:
             text = in_one_line(error)
             said = about(subscription=turn.subscription, sqlstate=error.sqlstate, error=text)
             log.warning("subscription %s: %s", turn.subscription, text, extra=said)
+            # What fails so may do so in each session, and must not be tried without a pause.
+            result = Result(Outcome.UNSERVED)
             await connection.close()
         finally:
             log.debug("%s of %s: %s", self.name, turn, result)

@@ -15,6 +15,9 @@ __all__ = ["LinkVitals", "Vitals", "WayVitals"]
 
 log = logging.getLogger(__name__)
 
+# What only tells how things are: no event waits for it, and a worker that is started again tells no sooner.
+_TELLERS = frozenset({"reporter"})
+
 
 @dataclass(slots=True)
 class WayVitals:
@@ -105,5 +108,6 @@ class Vitals:
 
     @property
     def is_healthy(self) -> bool:
-        """True when there are services, all are up, and none is stalled."""
-        return bool(self.services) and all(failure is None for failure in self.services.values()) and not self.stalled
+        """True when there are services, all that carry events are up, and none is stalled."""
+        needed = {service: failure for service, failure in self.services.items() if service not in _TELLERS}
+        return bool(needed) and not any(needed.values()) and not self.stalled

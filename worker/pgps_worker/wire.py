@@ -70,6 +70,7 @@ class Wire:
         self._waits.register(self._pgconn.socket, select.POLLIN)
         self._waits.register(self._interrupt, select.POLLIN)
         self._bells: list[Rings] = []
+        self._asked: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -103,6 +104,12 @@ class Wire:
         """End all waits, now and in future; statements go on. From any thread."""
         self._interrupted.set()
         self._interrupter.send(b"!")
+
+    @property
+    def waited(self) -> float:
+        """For how long it has waited for the answer to a statement, in seconds; 0 when it does not. For any thread."""
+        asked = self._asked
+        return 0.0 if asked is None else time.monotonic() - asked
 
     def row(self, query: str, params: Sequence[str] = ()) -> tuple[Any, ...]:
         """Run a statement, whose parameters are $1, $2, … and texts, and return its one row. Raises psycopg.Error."""
@@ -170,10 +177,12 @@ class Wire:
         self._interrupted.wait(seconds)
 
     def _answer(self) -> PGresult:
+        self._asked = time.monotonic()
         self._flush()
         last = None
         while (result := self._next()) is not None:
             last = result
+        self._asked = None
         assert last is not None
         return last
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from pgps_worker.links import calls
 from pgps_worker.links.pump import Pump
 from pgps_worker.links.together import leave_if_cancelled, together
 from pgps_worker.logs import about
+from pgps_worker.outward import UNREACHED, outward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,7 @@ _ELSEWHERE_PAUSE = 1.0
 _STATEMENT_TIMEOUT = 0.0
 
 _HINTS = {
+    "": UNREACHED,
     "3F000": "There is no pgps in that database: pgps install DSN",
     "42883": "The pgps there has no links: pgps upgrade DSN",
     "42501": "Over there: grant pgps_link to the role of the link",
@@ -107,7 +108,7 @@ class Keeper:
 
     async def _serve(self) -> None:
         """Open both ways and carry until something breaks."""
-        remote = dataclasses.replace(self.config, dsn=self.link.conninfo)
+        remote = outward(self.config, self.link.conninfo)
         name = f"link-{self.link.name}"[:24]
         async with contextlib.AsyncExitStack() as stack:
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from pgps_worker.connection import connect
 from pgps_worker.links import calls
 from pgps_worker.links.keeper import Keeper
+from pgps_worker.links.together import leave
 from pgps_worker.logs import about
 
 if TYPE_CHECKING:
@@ -88,15 +88,7 @@ class Links:
 
     async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
         """Let tasks end; a batch that is half carried is rolled back and carried again."""
-        if not self.stop.requested:
-            for task in tasks:
-                task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                try:
-                    await task
-                except Exception:
-                    log.exception("%s failed", task.get_name())
+        await leave(tasks, at_once=not self.stop.requested)
 
 
 def _tell(look: calls.LinkLook, error: str, hint: str) -> None:

@@ -7,12 +7,15 @@ cancelled. Whoever looks at that mark, to tell a failure from a cancellation, wo
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-__all__ = ["ended", "leave_if_cancelled", "together"]
+__all__ = ["ended", "leave", "leave_if_cancelled", "together"]
+
+log = logging.getLogger(__name__)
 
 
 async def together(named: dict[str, Coroutine[Any, Any, None]]) -> None:
@@ -54,6 +57,29 @@ async def ended(tasks: Sequence[asyncio.Task[Any]]) -> bool:
         # Looked at, so that asyncio does not report what nobody waits for any more.
         _ = task.cancelled() or task.exception()
     return is_cancelled
+
+
+async def leave(tasks: Sequence[asyncio.Task[Any]], *, at_once: bool) -> None:
+    """Let tasks end, and log what failed; at_once: by cancelling them, and so it is when the caller is cancelled."""
+    is_cancelled = False
+    if at_once:
+        _cancel(tasks)
+    while running := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError:
+            is_cancelled = True
+            _cancel(running)
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+    if is_cancelled:
+        raise asyncio.CancelledError
+
+
+def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 def leave_if_cancelled() -> None:
