@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import psycopg
@@ -116,7 +117,10 @@ def _fits(kind: t.DataType, wanted: str) -> bool:
         return True
     if isinstance(kind, t.ArrayType):
         return wanted in _JSON or (wanted.endswith("[]") and _fits(kind.elementType, wanted.removesuffix("[]")))
-    base = wanted.partition("(")[0].strip()
+    # "timestamp(3) with time zone" is one of the types with a time zone.
+    base = re.sub(r" ?\([\d, ]+\)", "", wanted).strip()
+    if isinstance(kind, t.DayTimeIntervalType):
+        return base.startswith("interval") or _is_own(base)
     if isinstance(kind, t.StringType):
         return base not in _NOT_FROM_TEXT and not base.startswith("timestamp")
     if isinstance(kind, t.StructType | t.MapType):
@@ -126,7 +130,7 @@ def _fits(kind: t.DataType, wanted: str) -> bool:
         return base == "numeric" or base in _FLOATS or (size is not None and _SIZES[type(kind)] <= size)
     if isinstance(kind, t.DecimalType):
         return base == "numeric"
-    return base in _targets(kind) or wanted in _targets(kind) or _is_own(base)
+    return base in _targets(kind) or (_is_own(base) and not isinstance(kind, t.YearMonthIntervalType))
 
 
 def _targets(kind: t.DataType) -> tuple[str, ...]:
@@ -135,8 +139,8 @@ def _targets(kind: t.DataType) -> tuple[str, ...]:
         (t.DoubleType, ("double precision", "numeric")),
         (t.BooleanType, ("boolean",)),
         (t.DateType, ("date", "timestamp without time zone", "timestamp with time zone")),
-        (t.TimestampType, ("timestamp with time zone", "timestamp")),
-        (t.TimestampNTZType, ("timestamp without time zone", "timestamp")),
+        (t.TimestampType, ("timestamp with time zone",)),
+        (t.TimestampNTZType, ("timestamp without time zone",)),
         (t.BinaryType, ("bytea",)),
     ):
         if isinstance(kind, of):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import types as t
 
-__all__ = ["MISFIT", "Column", "columns_of", "has_misfits", "schema_of", "selection"]
+__all__ = ["EVENT", "MISFIT", "Column", "columns_of", "has_misfits", "schema_of", "selection"]
 
 _PLAIN: dict[str, t.DataType] = {
     "bool": t.BooleanType(),
@@ -128,6 +128,10 @@ class Column:
         return base64.b64decode if isinstance(self.type, t.BinaryType) else None
 
 
+EVENT = Column("pgps_event_id", "int8", t.LongType(), source="event_id")
+"""An event's id as it is, read beside a column event_id that a schema wants as a type that is too narrow for it."""
+
+
 def selection(columns: Sequence[Column]) -> sql.Composable:
     """Return what COPY selects for columns: their values, and MISFIT when one of them may have no value in Spark."""
     chosen = [column.selected() for column in columns]
@@ -135,7 +139,7 @@ def selection(columns: Sequence[Column]) -> sql.Composable:
         sql.SQL("case when {} then json_build_array({}, {}::text, {})::text end").format(
             unfit,
             sql.Literal(column.name),
-            sql.Identifier(column.name),
+            column._column(),
             sql.Literal(column.type.simpleString()),
         )
         for column in columns

@@ -22,6 +22,13 @@ __all__ = ["connect", "dsn_of", "jdbc_options", "resolved"]
 
 _APPLICATION = "pgps-spark"
 # Dates and times are in ISO format, whatever the server's settings are, since what is copied out is parsed.
+# What a connection string demands of TLS, and the JDBC driver calls by the same name; and what that does not know.
+_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+_NOT_IN_JDBC = (
+    "channel_binding", "require_auth", "sslcrl", "sslcrldir", "ssl_min_protocol_version", "sslnegotiation",
+    "gssencmode", "requirepeer",
+)  # fmt: skip
+_NO_DEMAND = ("disable", "prefer", "allow")
 _SETTINGS = "-c timezone=UTC -c datestyle=ISO -c bytea_output=hex -c intervalstyle=iso_8601 -c extra_float_digits=1"
 
 
@@ -55,18 +62,20 @@ def jdbc_options(dsn: str | None = None, *, rewrite: bool = True) -> dict[str, s
     """Return url, user, password, driver and the settings that matter, for `df.write.jdbc` and `spark.read.jdbc`.
 
     Connects once, so that host, user and password are what libpq makes of the
-    connection string, service files and passfiles included. Raises ConfigError
-    for a server that is reached over a socket file: the JDBC driver speaks TCP only.
+    connection string, service files and passfiles included; so is what it says of
+    TLS. Raises ConfigError for a server that is reached over a socket file: the JDBC
+    driver speaks TCP only; and for a demand on the connection that the driver does not know.
     """
     with connect(resolved(dsn)) as connection:
         info = connection.info
         host, port, dbname, user, password = info.host, info.port, info.dbname, info.user, info.password
+        secured = _secured(info.get_parameters())
     if host.startswith("/"):
         raise ConfigError(
             f"the JDBC driver cannot use the socket in {host}",
             hint="Name a host: host=127.0.0.1 in the connection string. pgps.embedded has dsn --tcp.",
         )
-    settings = {"stringtype": "unspecified", "ApplicationName": _APPLICATION}
+    settings = {"stringtype": "unspecified", "ApplicationName": _APPLICATION, **secured}
     if rewrite:
         settings["reWriteBatchedInserts"] = "true"
     query = "&".join(f"{name}={quote(value)}" for name, value in settings.items())
@@ -79,3 +88,16 @@ def jdbc_options(dsn: str | None = None, *, rewrite: bool = True) -> dict[str, s
         "batchsize": "10000",
         "isolationLevel": "READ_COMMITTED",
     }
+
+
+def _secured(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what a connection demands beyond libpq's defaults as settings of the JDBC driver. Raises ConfigError."""
+    strange = [f"{name}={given[name]}" for name in _NOT_IN_JDBC if name in given and given[name] not in _NO_DEMAND]
+    if given.get("sslrootcert") == "system":
+        strange.append("sslrootcert=system")
+    if strange:
+        raise ConfigError(
+            f"the JDBC driver does not do what the connection string demands: {', '.join(strange)}",
+            hint="Publish with via='load', which connects as libpq does, or leave it out for JDBC.",
+        )
+    return {name: given[name] for name in _TLS if name in given}

@@ -24,6 +24,8 @@ __all__ = ["arrow_schema", "copied_apart", "copied_in", "copied_out"]
 _CHUNK_BYTES = 4 << 20
 # Bytes of one CSV field at most: a chunk is parsed as one block.
 _BLOCK_BYTES = 1 << 30
+# What a row can cause: wrong data, a constraint, JSON that is nested too deep, what a function of a domain raises.
+_OF_A_ROW = ("22", "23", "54", "P0")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -205,7 +207,7 @@ def copied_apart(
     except ConnectionLost:
         raise
     except PgpsError as error:
-        if not (error.sqlstate or "").startswith(("22", "23")):
+        if not (error.sqlstate or "").startswith(_OF_A_ROW):
             raise
         if rows.num_rows == 1:
             return 0, [(0, error)]

@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import json
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,7 @@ from pgps.errors import BadArgument
 __all__ = ["as_text", "row_as_json"]
 
 _JSON = {"json", "jsonb"}
+_NULL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def as_text(values: pa.Array, target: str) -> pa.Array:
@@ -25,9 +27,15 @@ def as_text(values: pa.Array, target: str) -> pa.Array:
     Raises BadArgument for a value that the target has no text for.
     """
     kind = values.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # The writer tells a zone's offset in hours and minutes; some of the nineteenth century have seconds.
+        return values.cast(pa.timestamp(kind.unit, "UTC"))
     encode: Callable[[Any], str]
     if target in _JSON and pa.types.is_nested(kind):
         encode = _json_of(kind)
+    elif pa.types.is_duration(kind):
+        # As the writer tells it, a bare number, PostgreSQL takes it for seconds.
+        values, encode = values.cast(pa.duration("us")).cast(pa.int64()), _interval
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         encode = _bytea
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -36,7 +44,13 @@ def as_text(values: pa.Array, target: str) -> pa.Array:
         encode = _json_of(kind)
     else:
         return values
-    return pa.array([None if value is None else encode(value) for value in values.to_pylist()], type=pa.string())
+    try:
+        return pa.array([None if value is None else encode(value) for value in values.to_pylist()], type=pa.string())
+    except UnicodeDecodeError as error:
+        raise BadArgument(f"a text is no UTF-8: {error}", hint="Decode it before.", sqlstate="22021") from error
+    except (ValueError, OverflowError) as error:
+        # Python has no times behind the year 9999.
+        raise BadArgument(f"a value cannot be written: {error}", hint="Replace it.", sqlstate="22023") from error
 
 
 def row_as_json(rows: pa.RecordBatch, place: int) -> str:
@@ -47,8 +61,25 @@ def row_as_json(rows: pa.RecordBatch, place: int) -> str:
             text = _json(column[place].as_py(), column.type)
         except BadArgument:
             text = json.dumps(str(column[place].as_py()))
+        except (ValueError, OverflowError):
+            text = json.dumps(_shown(column.slice(place, 1)))
         pairs.append(f"{json.dumps(name)}:{text}")
-    return "{" + ",".join(pairs) + "}"
+    # PostgreSQL's jsonb has no U+0000: what the character is written as stands there instead.
+    return _NULL.sub(r"\1\\\\u0000", "{" + ",".join(pairs) + "}")
+
+
+def _shown(value: pa.Array) -> str:
+    """Return a value that Python does not have: no UTF-8, a time behind the year 9999."""
+    try:
+        if pa.types.is_string(value.type) or pa.types.is_large_string(value.type):
+            return bytes(value.cast(pa.binary())[0].as_py()).decode("utf-8", "replace")
+        return str(value.cast(pa.string())[0].as_py())
+    except (ValueError, pa.ArrowException):
+        return f"a value of type {value.type}"
+
+
+def _interval(microseconds: int) -> str:
+    return f"{microseconds} microseconds"
 
 
 def _bytea(value: bytes) -> str:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from pgps.errors import BadArgument
+from pgps_spark.columns import EVENT
 
 __all__ = ["CORRUPT", "DEADLETTER", "FAILFAST", "MODES", "PERMISSIVE", "Misfits", "mode_of"]
 
@@ -30,6 +31,8 @@ CORRUPT = t.StructField("_corrupt_record", t.StringType(), True)
 _HINT = 'Read it as text with .schema("… string"), or say with option mode what becomes of such rows.'
 # How many characters of a value are shown.
 _SHOWN = 60
+# An event's id, by what a schema of the user's leaves as it is.
+_IDS = (EVENT.name, "event_id")
 _log = logging.getLogger(__name__)
 
 
@@ -67,7 +70,8 @@ class Misfits:
         unfit = [place for place, complaint in enumerate(complaints) if complaint]
         if self.mode == PERMISSIVE:
             return self._with_corrupt(rows, complaints)
-        ids = rows.column("event_id").take(unfit).to_pylist() if "event_id" in rows.column_names else []
+        name = next((each for each in _IDS if each in rows.column_names), None)
+        ids = rows.column(name).take(unfit).to_pylist() if name else []
         reasons = [_told(complaints[place]) for place in unfit]
         if self.mode == FAILFAST:
             raise BadArgument(f"event {ids[0]}: {reasons[0]}" if ids else reasons[0], hint=_HINT)

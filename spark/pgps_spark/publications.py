@@ -13,17 +13,24 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import types as t
 
-from pgps_spark.columns import Column
+from pgps_spark.columns import EVENT, Column
 from pgps_spark.errors import database_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SHARED", "XID", "Publications"]
+__all__ = ["SHARED", "XID", "Publications", "ids_of"]
 
 SHARED = ("published_at", "publisher", "origin")
 # What an event is found by, beside its id; read beside the columns that are wanted.
 XID = Column("pgps_xid", "xid8", t.LongType(), source="xid")
+
+
+def ids_of(events: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the ids of events that were read with event_id, or with EVENT, where that is another type's."""
+    name = EVENT.name if EVENT.name in events.schema.names else "event_id"
+    ids: NDArray[np.int64] = events.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return ids
 
 
 class Publications:
@@ -35,8 +42,8 @@ class Publications:
         self._view = view
 
     def of(self, events: pa.RecordBatch, kinds: dict[str, pa.DataType]) -> dict[str, pa.Array]:
-        """Return the wanted ones of SHARED for events that were read with event_id and XID."""
-        ids: NDArray[np.int64] = events.column("event_id").cast(pa.int64()).to_numpy(zero_copy_only=False)
+        """Return the wanted ones of SHARED for events that were read with their ids and XID."""
+        ids = ids_of(events)
         xids: NDArray[np.int64] = events.column(XID.name).to_numpy(zero_copy_only=False)
         low, high = int(ids.min()), int(ids.max())
         runs = self._runs(np.unique(xids), low, high)

@@ -23,6 +23,7 @@ from pyspark import TaskContext
 
 from pgps.errors import BadArgument, ConfigError, ConnectionLost, PgpsError
 from pgps_spark.check import EventType, check, find_event_type
+from pgps_spark.claims import is_claimed, is_of_query, query_producer
 from pgps_spark.connection import connect, jdbc_options, resolved
 from pgps_spark.copying import copied_apart, copied_in
 from pgps_spark.errors import database_errors, unwrapped
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = [
-    "Part", "Published", "Target", "bring_in", "publish", "publish_all", "publish_parts", "publish_stream",
-    "query_producer", "try_name",
+    "Part", "Published", "Target", "bring_in", "publish", "publish_all", "publish_parts", "publish_stream", "try_name",
 ]  # fmt: skip
 
 _PATIENCE = 30.0
@@ -223,7 +223,7 @@ def publish(  # noqa: PLR0913 - choices of the caller, all but two by name
 
 def _by_load(df: DataFrame, target: Target, *, job: str | None, batch: int) -> tuple[int | None, int]:
     load = uuid.uuid4().hex
-    if job is not None and _is_claimed(target.dsn, target.event_type, job, batch):
+    if job is not None and is_claimed(target.dsn, target.event_type, job, batch, rising=is_of_query(df, job)):
         return None, 0
     work = partial(_task, target=target, load=load, job=job or load)
     try:
@@ -242,14 +242,6 @@ def _discard_quietly(target: Target, load: str) -> None:
         discard(target.dsn, load)
         if target.rejects is not None:
             discard(target.dsn, rejects_load(load))
-
-
-def _is_claimed(dsn: str, event_type: str, job: str, batch: int) -> bool:
-    """Say whether a batch was published before: then its rows need not even be computed."""
-    with connect(dsn, autocommit=False) as connection, database_errors():
-        row = connection.execute("select pgps.claim(%s, %s, %s)", [event_type, job, batch]).fetchone()
-        connection.rollback()
-        return row == (False,)
 
 
 def _task(batches: Iterator[pa.RecordBatch], *, target: Target, load: str, job: str) -> Iterator[pa.RecordBatch]:
@@ -310,11 +302,3 @@ def _publisher(event_type: str, dsn: str, rejects: str | None) -> Callable[[Data
         publish(df, event_type, dsn=dsn, job=query_producer(df), batch=batch, rejects=rejects, progress=False)
 
     return publish_batch
-
-
-def query_producer(df: DataFrame) -> str:
-    """Return the producer's name of the streaming query whose micro-batch this is: the same after a restart."""
-    query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    if not query:
-        raise ConfigError("not in a streaming query", hint="Call it from foreachBatch.")
-    return f"spark/{query}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pgps_spark.connection import connect
 from pgps_spark.copying import arrow_schema, copied_out
 from pgps_spark.errors import database_errors
 from pgps_spark.filters import conjunction, translated
-from pgps_spark.misfits import CORRUPT, FAILFAST, Misfits
+from pgps_spark.misfits import CORRUPT, FAILFAST, PERMISSIVE, Misfits
 
 __all__ = ["PushingQueueReader", "QueueReader", "as_wanted"]
 
@@ -111,7 +111,14 @@ class PushingQueueReader(QueueReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Take the filters that PostgreSQL answers exactly as Spark does; return the others."""
         with connect(self._dsn) as connection:
-            known = {column.name: column for column in self._columns(connection)}
+            with database_errors():
+                found = columns_of(connection, self._view)
+            # A column that is read as another type, or may be null for want of a value, has other values in Spark.
+            known = {
+                column.name: column
+                for column in as_wanted(found, self._schema)
+                if column in found and (self._mode != PERMISSIVE or column.unfit() is None)
+            }
             for each in filters:
                 condition = translated(each, known)
                 if condition is None:
@@ -132,6 +139,6 @@ def as_wanted(columns: list[Column], schema: StructType) -> list[Column]:
     return [
         known[field.name]
         if field.dataType == known[field.name].type
-        else Column(field.name, known[field.name].type_name, field.dataType)
+        else replace(known[field.name], type=field.dataType, is_declared=False)
         for field in fields
     ]

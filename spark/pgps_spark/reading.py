@@ -17,13 +17,13 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql.types import StructType
 
-from pgps_spark.columns import Column, columns_of, schema_of, selection
+from pgps_spark.columns import EVENT, Column, columns_of, schema_of, selection
 from pgps_spark.copying import arrow_schema, copied_out
 from pgps_spark.errors import database_errors
 from pgps_spark.misfits import CORRUPT, FAILFAST, PERMISSIVE, Misfits
-from pgps_spark.publications import SHARED, XID, Publications
+from pgps_spark.publications import SHARED, XID, Publications, ids_of
 from pgps_spark.queues import as_wanted
-from pgps_spark.relations import ADDED, log_view
+from pgps_spark.relations import ADDED, beside, log_view
 from pgps_spark.slices import TOGETHER, Merged, Slice, gathered, merged
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ class EventReader:
                 places.append(place)
         table = pa.Table.from_batches(parts, schema=self._arrow)
         if places:
+            # Batch, then event: of a pattern, events of one batch are in slices of their types.
             numbers, ids = np.hstack(places)
-            order = np.lexsort((ids, numbers))
+            order = np.lexsort((ids, batches[numbers]))
             if not np.array_equal(order, np.arange(order.size)):
                 table = table.take(pa.array(order))
         return _single(table)
@@ -150,15 +151,15 @@ class EventReader:
         if each.event_type not in self._known:
             with database_errors():
                 found = columns_of(self._connection("events"), log_view(each.event_type))
-            self._known[each.event_type] = [*found, *ADDED]
+            self._known[each.event_type] = beside(found, ADDED)
         known = self._known[each.event_type]
         # Events that were put back (batch 0) may be out of the log: what they have in common stands with each.
         looks_up = bool(self._shared) and each.batch != 0
         apart = {column.name for column in ADDED}.union(SHARED if looks_up else ())
         columns = [column for column in as_wanted(known, self._wanted) if column.name not in apart]
-        # This column is always read, since it says to which slice an event belongs.
-        if all(column.name != _EVENT_ID for column in columns):
-            columns += [column for column in known if column.name == _EVENT_ID]
+        # It is always read, since it says to which slice an event belongs, and which one is put aside.
+        if not any(column.name == _EVENT_ID and column.type == EVENT.type for column in columns):
+            columns.append(EVENT)
         if looks_up:
             columns.append(XID)
         shown = schema_of(columns)
@@ -195,7 +196,7 @@ class EventReader:
 
 def _place(events: pa.RecordBatch, some: Merged) -> NDArray[np.int64]:
     """Return for each event the number of its slice, and its id."""
-    ids = events.column(_EVENT_ID).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    ids = ids_of(events)
     slots = np.searchsorted(np.array(some.starts, dtype=np.int64), ids, side="right") - 1
     return np.vstack((np.array(some.numbers, dtype=np.int64)[slots], ids))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg import sql
@@ -12,7 +13,7 @@ from pgps.errors import BadArgument, UnknownName
 from pgps_spark.columns import Column, columns_of
 from pgps_spark.errors import database_errors
 
-__all__ = ["ADDED", "Relation", "log_view", "queue_relation", "stream_relation"]
+__all__ = ["ADDED", "Relation", "beside", "log_view", "queue_relation", "stream_relation"]
 
 # What the reader of a stream knows of a slice, and no view has.
 ADDED = (Column("batch_id", "int8", t.LongType()), Column("event_type", "text", t.StringType()))
@@ -30,7 +31,19 @@ class Relation:
 
     def columns(self, connection: psycopg.Connection) -> list[Column]:
         """Return all columns that can be asked for."""
-        return [*columns_of(connection, self.view, self.names), *self.added]
+        return beside(columns_of(connection, self.view, self.names), self.added)
+
+
+def beside(found: list[Column], added: Sequence[Column]) -> list[Column]:
+    """Return columns with those that were added; an attribute named like one of these is shown as attribute_<name>."""
+    own, there = {column.name for column in added}, {column.name for column in found}
+    names = {
+        name: f"attribute_{name}" if f"attribute_{name}" not in there else f"attribute_{name}_" for name in own & there
+    }
+    return [
+        *(replace(each, name=names[each.name], source=each.name) if each.name in names else each for each in found),
+        *added,
+    ]
 
 
 def queue_relation(queue: str) -> Relation:

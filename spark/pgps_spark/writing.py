@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pgps_spark.check import check, find_event_type
+from pgps_spark.claims import is_claimed
 from pgps_spark.connection import connect
 from pgps_spark.publishing import Part, Target, bring_in, discard, publish_all
 from pgps_spark.rejects import find_rejects, rejects_load
@@ -91,8 +92,13 @@ class StreamLoadWriter(_Writer, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish a micro-batch."""
         brought = _brought(messages)
-        if brought:
-            self.publish(brought, job=brought[0].job, batch=batchId)
+        if not brought:
+            return
+        job = brought[0].job
+        if is_claimed(self.target.dsn, self.target.event_type, job, batchId, rising=True):
+            self.abort(messages, batchId)
+        else:
+            self.publish(brought, job=job, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Give up what was brought in."""

@@ -12,11 +12,23 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from pgps.errors import BadArgument, UnknownName, class_of
+from pgps.errors import BadArgument, class_of
 from pgps_spark.detecting.evaluating import condition_of
+from pgps_spark.detecting.frames import (
+    columns_of,
+    groups_of,
+    is_interval,
+    kind_of,
+    order_of,
+    placed,
+    quoted,
+    required,
+    time_of,
+)  # fmt: skip
 from pgps_spark.detecting.keyed import POSITION_BITS, Job, Row, take
-from pgps_spark.detecting.language import NUMBERS, read, refuse
+from pgps_spark.detecting.language import NUMBERS, columns_in, read, refuse
 from pgps_spark.detecting.modules import module
+from pgps_spark.errors import carried
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -27,8 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["detect"]
 
-# Beside the attributes in what a subscription gives.
-_ABOUT = ("event_id", "published_at", "publisher", "origin", "batch_id", "event_type", "xid", "_corrupt_record")
 # Spark's watermark decides what is late, so the detector's own never does.
 _NEVER_LATE = "300000 days"
 _TYPES = {
@@ -38,12 +48,9 @@ _TYPES = {
     "timestamptz": "timestamp", "timestamp with time zone": "timestamp", "date": "date", "numeric": "decimal(38,18)",
     "decimal": "decimal(38,18)",
 }  # fmt: skip
-_KINDS = {
-    "string": "text", "tinyint": "int", "smallint": "int", "int": "int", "bigint": "int", "float": "float",
-    "double": "float", "boolean": "bool", "timestamp": "time", "date": "date",
-}  # fmt: skip
 _KINDS_OF_RESULTS = {"text": ("string",), "bool": ("boolean",), "time": ("timestamp",), "date": ("date",)}
-_STAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSxxx"
+_LONG_BITS = 63
+_STAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSxxxxx"
 
 
 def detect(  # noqa: PLR0913 - what a user may say of a composite event
@@ -126,23 +133,27 @@ class _Plan:
         given = {**given, "expression": expression, "time_basis": "event", "lateness": _NEVER_LATE}
         try:
             leaves = module("composite.syntax").leaves(described.define_from(given).expression)
-            self.groups = _groups(stream, [leaf.type for leaf in leaves])
+            self.groups = groups_of(stream, [leaf.type for leaf in leaves])
             self.frames = {name: frame for frame, names in self.groups for name in names}
-            types = {name: dict(_columns(frame)) for name, frame in self.frames.items()}
+            types = {name: dict(columns_of(frame)) for name, frame in self.frames.items()}
             self.definition = described.define_from({**given, "types": types})
         except error as raised:
             raise class_of(raised.sqlstate)(raised.message, hint=raised.hint, sqlstate=raised.sqlstate) from None
         self.leaves = leaves
-        self.kinds = {name: {column: _kind(kind) for column, kind in found.items()} for name, found in types.items()}
+        self.kinds = {name: {column: kind_of(kind) for column, kind in found.items()} for name, found in types.items()}
         self.streaming = any(frame.isStreaming for frame in self.frames.values())
-        self.times = {name: _time_of(name, time, frame) for name, frame in self.frames.items()}
-        self.order = {name: _order_of(name, order_by, frame) for name, frame in self.frames.items()}
+        self.times = {name: time_of(name, time, frame) for name, frame in self.frames.items()}
+        self.order = {name: order_of(name, order_by, frame) for name, frame in self.frames.items()}
+        partition = self.definition.partition or [()] * len(leaves)
+        self.used: dict[str, set[str]] = {name: set() for name in self.kinds}
+        for leaf, columns in zip(leaves, partition, strict=True):
+            self.used[leaf.type].update(columns)
         self.predicates = [self.predicate(leaf) for leaf in leaves]
         self.results = self.checked()
         self.job = Job(
             json.dumps({key: value for key, value in given.items() if value is not None}),
-            tuple(sorted(name for name, found in types.items() if _is_interval(found))),
-            json.dumps(self.kinds, sort_keys=True),
+            tuple(sorted(name for name, found in types.items() if is_interval(found))),
+            json.dumps({name: {one: self.kinds[name][one] for one in sorted(self.used[name])} for name in types}),
             tuple(self.results.values()),
         )
         self.shape = StructType(
@@ -160,14 +171,20 @@ class _Plan:
                     f'the source "{leaf.source}" needs a column origin of event type "{leaf.type}"',
                     "Read it from a subscription, or add the column.",
                 )
-            found = sf.col("origin") == leaf.source
+            found = found & (sf.col("origin") == leaf.source)
         if leaf.predicate:
-            columns = {"": self.kinds[leaf.type], leaf.type: self.kinds[leaf.type]}
-            node = read(leaf.predicate, "predicate", columns)
+            node = self.read(leaf.predicate, "predicate", {"": leaf.type, leaf.type: leaf.type})
             if node.kind not in ("bool", "null"):
                 raise refuse(f"the predicate is no boolean: {leaf.predicate}", "Compare it.", "42804")
             found = found & sf.expr(condition_of(node))
         return found
+
+    def read(self, text: str, what: str, types: Mapping[str, str], sets: frozenset[str] = frozenset()) -> Any:
+        """Return the tree of an expression over aliases of event types, and note which attributes it uses."""
+        node = read(text, what, {alias: self.kinds[name] for alias, name in types.items()}, sets)
+        for alias, column in columns_in(node):
+            self.used[types[alias]].add(column)
+        return node
 
     def is_mixed(self, name: str) -> bool:
         """Tell whether the events of a type come together with others."""
@@ -177,13 +194,13 @@ class _Plan:
         """Return the attributes with their types in Spark; raises BrokerError for what cannot be evaluated there."""
         named = [alias for alias in self.definition.aliases if alias.name]
         sets = frozenset(alias.name for alias in named if alias.many)
-        columns = {alias.name: self.kinds[alias.type] for alias in named}
+        types = {alias.name: alias.type for alias in named}
         for one in self.definition.conditions:
-            if read(one.text, "filter", columns, sets).kind not in ("bool", "null"):
+            if self.read(one.text, "filter", types, sets).kind not in ("bool", "null"):
                 raise refuse(f"a condition of the filter is no boolean: {one.given}", "Compare it.", "42804")
         found: dict[str, str] = {}
         for one in self.definition.attributes:
-            kind, wanted = read(one.text, "attributes", columns, sets).kind, _type_of(one.type)
+            kind, wanted = self.read(one.text, "attributes", types, sets).kind, _type_of(one.type)
             fits = kind == "null" or wanted in _KINDS_OF_RESULTS.get(kind, ())
             if not fits and not (kind in NUMBERS and (wanted in _TYPES_OF_NUMBERS or wanted.startswith("decimal"))):
                 message = f'attribute "{one.name}" is of type {one.type} but its expression is {kind}'
@@ -196,7 +213,7 @@ class _Plan:
         found = []
         for frame, names in self.groups:
             name = names[0]
-            time = _quoted(self.times[name])
+            time = quoted(self.times[name])
             watched = frame.withWatermark(self.times[name], f"{delay} milliseconds") if self.streaming else frame
             watched = watched if until is None else watched.where(time <= sf.lit(until))
             numbers = [number for number, leaf in enumerate(self.leaves) if leaf.type in names]
@@ -207,24 +224,28 @@ class _Plan:
 
     def hit(self, number: int) -> Column:
         columns = self.definition.partition[number] if self.definition.partition else ()
-        key = sf.to_json(sf.array(*(_quoted(column).cast("string") for column in columns))) if columns else sf.lit("[]")
+        key = sf.to_json(sf.array(*(quoted(column).cast("string") for column in columns))) if columns else sf.lit("[]")
         return sf.struct(sf.lit(number).alias("leaf"), key.alias("key"))
 
     def fields(self, name: str) -> list[Column]:
         """Return what the detector takes of an event."""
         frame, null = self.frames[name], sf.lit(None)
-        at = _quoted(self.times[name])
-        missing = f"pgps.errors.BadArgument: the time of an event of type {name} is null\nHINT:  Leave such events out."
+        at = quoted(self.times[name])
         major, minor = self.order[name]
-        payload = sf.struct(*(_quoted(column) for column, _ in _columns(frame)))
-        bounds = _is_interval(dict(_columns(frame)))
+        # Events of several types with the same time and order take places beside one another.
+        ranks = (len(self.kinds) - 1).bit_length()
+        event_id = "event_id" if "event_id" in frame.columns else minor
+        payload = sf.struct(*(quoted(column) for column, _ in columns_of(frame)))
+        bounds = is_interval(dict(columns_of(frame)))
         return [
-            sf.when(at.isNull(), sf.raise_error(sf.lit(missing))).otherwise(sf.unix_micros(at)).alias("at"),
-            (sf.lit(0) if major is None else _quoted(major)).cast("bigint").alias("major"),
-            _quoted(minor).cast("bigint").alias("minor"),
+            required(sf.unix_micros(at), f"the time of an event of type {name} is null").alias("at"),
+            (sf.lit(0) if major is None else placed(name, major, POSITION_BITS - ranks)).cast("bigint").alias("major"),
+            placed(name, minor, _LONG_BITS if major is None else POSITION_BITS).alias("minor"),
             (sf.col("event_type") if self.is_mixed(name) else sf.lit(name)).alias("event_type"),
-            _quoted("event_id" if "event_id" in frame.columns else minor).cast("bigint").alias("event_id"),
-            (_quoted("origin") if "origin" in frame.columns else null).cast("string").alias("origin"),
+            required(quoted(event_id).cast("bigint"), f"{event_id} of an event of type {name} is null").alias(
+                "event_id"
+            ),
+            (quoted("origin") if "origin" in frame.columns else null).cast("string").alias("origin"),
             sf.to_json(payload, {"ignoreNullFields": "false", "timestampFormat": _STAMP}).alias("payload"),
             (sf.unix_micros("starts_at") if bounds else null).cast("bigint").alias("starts"),
             (sf.unix_micros("ends_at") if bounds else null).cast("bigint").alias("ends"),
@@ -256,40 +277,6 @@ class _Plan:
 _TYPES_OF_NUMBERS = ("smallint", "int", "bigint", "float", "double")
 
 
-def _groups(stream: DataFrame | Mapping[str, DataFrame], given: list[str]) -> list[tuple[DataFrame, list[str]]]:
-    """Return the DataFrames to read, each once, with the event types of the expression that it holds."""
-    names = list(dict.fromkeys(given))
-    if not names:
-        raise refuse("the expression has no event type", "A clock alone needs no stream: let the broker do it.")
-    if not isinstance(stream, Mapping):
-        if len(names) > 1 and "event_type" not in stream.columns:
-            message = f"the expression has {len(names)} event types, and the stream has no column event_type"
-            hint = "Give a DataFrame for each: detect({'quote': …, 'news': …}, …)."
-            raise UnknownName(message, hint=hint, sqlstate="42704")
-        return [(stream, names)]
-    missing = [name for name in names if name not in stream]
-    if missing:
-        message = f'event type "{missing[0]}" is not among the streams'
-        raise UnknownName(message, hint=f"There are: {', '.join(stream)}.", sqlstate="42704")
-    return [(stream[name], [name]) for name in names]
-
-
-def _columns(frame: DataFrame) -> list[tuple[str, str]]:
-    return [(name, kind) for name, kind in frame.dtypes if name not in _ABOUT]
-
-
-def _quoted(name: str) -> Column:
-    return sf.col("`" + name.replace("`", "``") + "`")
-
-
-def _kind(given: str) -> str:
-    return "decimal" if given.startswith("decimal") else _KINDS.get(given, "other")
-
-
-def _is_interval(columns: Mapping[str, str]) -> bool:
-    return all(columns.get(name) == "timestamp" for name in ("starts_at", "ends_at", "detected_at"))
-
-
 def _type_of(given: str) -> str:
     name = re.sub(r"\s+", " ", given.lower())
     sized = re.fullmatch(r"(?:numeric|decimal) ?\( ?(\d+) ?(?:, ?(\d+) ?)?\)", name)
@@ -300,37 +287,14 @@ def _type_of(given: str) -> str:
     return _TYPES[name]
 
 
-def _time_of(event_type: str, given: str | Mapping[str, str], frame: DataFrame) -> str:
-    name = given if isinstance(given, str) else given.get(event_type, "")
-    if dict(frame.dtypes).get(name) != "timestamp":
-        raise BadArgument(
-            f'event type "{event_type}" has no timestamp "{name}"',
-            hint="Say time='column', or time={'event type': 'column'}; cast other types to timestamp.",
-            sqlstate="22023",
-        )
-    return name
-
-
-def _order_of(event_type: str, given: Sequence[str] | None, frame: DataFrame) -> tuple[str | None, str]:
-    """Return the columns that order events of the same time; the first may be none."""
-    types = dict(frame.dtypes)
-    usual = [name for name in ("batch_id", "event_id") if name in types]
-    names = list(given) if given is not None else usual
-    if not 1 <= len(names) <= 2 or any(_kind(types.get(name, "")) != "int" for name in names):
-        raise BadArgument(
-            f'events of type "{event_type}" have no order: {", ".join(names) or "nothing"}',
-            hint="Give one or two columns of whole numbers as order_by=('batch_id', 'event_id').",
-            sqlstate="22023",
-        )
-    return (names[0] if len(names) == 2 else None, names[-1])
-
-
-def _rows(frame: pd.DataFrame) -> Iterator[Row]:
+def _rows(job: Job, frame: pd.DataFrame) -> Iterator[Row]:
     """Return the events of a key as the detector's tasks take them."""
+    ranks = {name: rank for rank, name in enumerate(sorted(json.loads(job.kinds)))}
+    bits = (len(ranks) - 1).bit_length()
     for row in frame.itertuples(index=False):
         # Pandas has NaN where a number is missing.
         bounds = (None, None) if row.starts != row.starts or row.starts is None else (int(row.starts), int(row.ends))
-        position = (int(row.major) << POSITION_BITS) + int(row.minor)
+        position = ((int(row.major) << POSITION_BITS) + int(row.minor)) << bits | ranks[row.event_type]
         yield Row(
             int(row.leaf), int(row.at), position, row.event_type, int(row.event_id), row.origin or None, row.payload,
             *bounds,
@@ -348,7 +312,8 @@ def _of_batch(job: Job) -> Callable[..., Any]:
     """Return what takes all events of a key at once."""
 
     def work(key: tuple[str], frame: pd.DataFrame) -> pd.DataFrame:
-        return _frame(take(job, key[0], _rows(frame), None, int(frame["end"].iloc[0]) + 1).found)
+        with carried():
+            return _frame(take(job, key[0], _rows(job, frame), None, int(frame["end"].iloc[0]) + 1).found)
 
     return work
 
@@ -357,10 +322,11 @@ def _of_stream(job: Job) -> Callable[..., Any]:
     """Return what takes the events of a key in a micro-batch, or lets its timers fire."""
 
     def work(key: tuple[str], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        rows = [row for frame in frames for row in _rows(frame)]
+        rows = [row for frame in frames for row in _rows(job, frame)]
         # What comes has a time above the watermark; so all that is up to it has come.
         frontier = state.getCurrentWatermarkMs() * 1000 + 1
-        step = take(job, key[0], rows, state.get[0] if state.exists else None, frontier)
+        with carried():
+            step = take(job, key[0], rows, state.get[0] if state.exists else None, frontier)
         if step.state is None:
             if state.exists:
                 state.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import operator
 import re
 from decimal import Decimal, localcontext
@@ -87,6 +88,8 @@ def _connected(node: Node, bound: Mapping[str, Any]) -> Any:
 def _computed(node: Node, left: Any, right: Any) -> Any:
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)
+        if node.op in _COMPARED:
+            return _COMPARED[node.op](_in_order(left), _in_order(right))
     elif isinstance(left, Decimal) != isinstance(right, Decimal) and isinstance(left, (int, Decimal)):
         if isinstance(right, (int, Decimal)):
             left, right = Decimal(left), Decimal(right)
@@ -102,6 +105,13 @@ def _computed(node: Node, left: Any, right: Any) -> Any:
     if node.op == "%":
         return left - right * _truncated(left, right) if isinstance(left, int) else left % right
     return _truncated(left, right) if isinstance(left, int) else left / right
+
+
+def _in_order(value: Any) -> Any:
+    """Return what PostgreSQL orders floating-point numbers by: NaN is equal to NaN, and above all others."""
+    if isinstance(value, float):
+        return (True, 0.0) if math.isnan(value) else (False, value)
+    return value
 
 
 def _truncated(left: int, right: int) -> int:
@@ -121,7 +131,7 @@ def _aggregate(node: Node, bound: Mapping[str, Any]) -> Any:
     if not values:
         return None
     if node.op in ("min", "max"):
-        return min(values) if node.op == "min" else max(values)
+        return min(values, key=_in_order) if node.op == "min" else max(values, key=_in_order)
     total = sum(values[1:], values[0])
     if node.op == "sum":
         return total

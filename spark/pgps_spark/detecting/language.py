@@ -15,9 +15,9 @@ from pgps.errors import BrokerError
 from pgps_spark.detecting.modules import module
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["Node", "read", "refuse"]
+__all__ = ["Node", "columns_in", "read", "refuse"]
 
 _HINT = (
     "Detect it in the broker (pgps.create_composite_event), or compute it before as a column of the stream. Known are"
@@ -61,6 +61,14 @@ def read(text: str, what: str, columns: Mapping[str, Mapping[str, str]], sets: f
     if reader.at < len(reader.tokens):
         raise reader.unknown()
     return node
+
+
+def columns_in(node: Node) -> Iterator[tuple[str, str]]:
+    """Yield alias and attribute of each column in an expression."""
+    if node.op == "column":
+        yield node.value
+    for part in node.parts:
+        yield from columns_in(part)
 
 
 class _Reader:

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pgps_spark.check import find_event_type
+from pgps_spark.claims import query_producer
 from pgps_spark.connection import connect, resolved
 from pgps_spark.pipeline.config import Analyse
 from pgps_spark.pipeline.window import SlidingWindow
-from pgps_spark.publishing import publish, query_producer
+from pgps_spark.publishing import publish
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +34,9 @@ def run(spark: SparkSession, job: Analyse) -> DataStreamWriter:
 
     dsn = resolved(job.dsn)
     # Both types are looked up before anything starts.
-    targets = {"finding": _columns(dsn, job.findings)}
+    targets = {"finding": _target(dsn, job.findings)}
     if job.statistics is not None:
-        targets["statistics"] = _columns(dsn, job.statistics)
+        targets["statistics"] = _target(dsn, job.statistics)
     events = spark.readStream.format("pgps").option("dsn", dsn).option("subscription", job.subscription).load()
     figures = (
         events.select(
@@ -52,13 +53,14 @@ def run(spark: SparkSession, job: Analyse) -> DataStreamWriter:
         )
     )
     writer = figures.writeStream.queryName(job.name).option("checkpointLocation", job.checkpoint)
-    return writer.foreachBatch(partial(_publish, job=job, dsn=dsn, targets=targets))
+    return writer.foreachBatch(partial(_publish, dsn=dsn, targets=targets))
 
 
-def _columns(dsn: str, event_type: str) -> list[str]:
+def _target(dsn: str, event_type: str) -> tuple[str, list[str]]:
+    """Return an event type's own name, and what of the output it takes."""
     with connect(dsn) as connection:
         found = find_event_type(connection, event_type)
-    return [attribute.name for attribute in found.attributes if attribute.name in _OUTPUT]
+    return found.name, [attribute.name for attribute in found.attributes if attribute.name in _OUTPUT]
 
 
 def _step(key: tuple[str], parts: Iterator[pd.DataFrame], state: Any, *, job: Analyse) -> Iterator[pd.DataFrame]:
@@ -90,14 +92,15 @@ def _parts(figures: Any) -> tuple[Any, ...]:
     return figures.events, figures.mean, figures.deviation, figures.lowest, figures.highest
 
 
-def _publish(df: DataFrame, batch: int, *, job: Analyse, dsn: str, targets: dict[str, list[str]]) -> None:
+def _publish(df: DataFrame, batch: int, *, dsn: str, targets: dict[str, tuple[str, list[str]]]) -> None:
     producer = query_producer(df)
     df.persist()
     try:
-        for kind, columns in targets.items():
-            event_type = job.findings if kind == "finding" else job.statistics
-            assert event_type is not None
+        for kind, (event_type, columns) in targets.items():
             chosen = df.where(df["kind"] == kind).orderBy("at", "subject").select(*columns)
-            publish(chosen, event_type, dsn=dsn, job=producer, batch=batch, progress=False)
+            # Two publications of a batch into one event type need two names.
+            is_second = kind != "finding" and event_type == targets["finding"][0]
+            name = f"{producer}/{kind}" if is_second else producer
+            publish(chosen, event_type, dsn=dsn, job=name, batch=batch, progress=False)
     finally:
         df.unpersist()

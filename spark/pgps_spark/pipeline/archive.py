@@ -5,9 +5,8 @@
     <directory>/<event type>/exception/…      as the exception queue stands at the end of the run
 
 The in queue comes through a subscription. A micro-batch has directories of its own, which are
-written anew when it is repeated. Putting together makes one directory of a day's, whose file
-_covers names them; whoever finds both left by a crash removes what is covered. A micro-batch that was written, put
-together and then, for want of its commit, written again is in both: putting together keeps each event once.
+written anew when it is repeated. A micro-batch that was written, put together (merge.py) and then, for want of its
+commit, written again is in both: putting together keeps each event once.
 """
 
 from __future__ import annotations
@@ -16,20 +15,19 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pgps_spark.claims import query_producer
 from pgps_spark.connection import resolved
 from pgps_spark.pipeline.config import Archive
 from pgps_spark.pipeline.files import Files
-from pgps_spark.publishing import query_producer
+from pgps_spark.pipeline.merge import clean, together
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["clean", "finish", "run"]
+__all__ = ["finish", "run"]
 
-_COVERS = "_covers"
-_TOGETHER = "batch=together-"
-# A file of Parquet holds this many events, about.
-_EVENTS_PER_FILE = 1_000_000
+# Spark reads the names of directories as columns, and does not tell "Date" from "date".
+_DIRECTORIES = ("date", "batch")
 
 
 def run(spark: SparkSession, job: Archive) -> Any:
@@ -45,9 +43,24 @@ def _write(df: DataFrame, batch: int, *, directory: str) -> None:
     from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark only
 
     name = f"{query_producer(df).removeprefix('spark/')[:8]}-{batch:08d}"
-    dated = df.drop("batch_id").withColumn("date", f.to_date("published_at")).withColumn("batch", f.lit(name))
+    kept = df.drop("batch_id")
+    kept = kept.toDF(*_beside_directories(kept.columns))
+    dated = kept.withColumn("date", f.to_date("published_at")).withColumn("batch", f.lit(name))
     writer = dated.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy("date", "batch").parquet(directory)
+
+
+def _beside_directories(names: list[str]) -> list[str]:
+    """Return names of columns, where one is called as a directory is another: attribute_<name>, as in the queues."""
+    there = {name.lower() for name in names}
+    return [
+        name
+        if name.lower() not in _DIRECTORIES
+        else f"attribute_{name}"
+        if f"attribute_{name}".lower() not in there
+        else f"attribute_{name}_"
+        for name in names
+    ]
 
 
 def finish(spark: SparkSession, job: Archive) -> None:
@@ -90,53 +103,3 @@ def _replace(spark: SparkSession, df: DataFrame, directory: str) -> None:
     df.coalesce(1).write.mode("overwrite").parquet(made)
     files.remove(directory)
     files.move(made, directory)
-
-
-def together(spark: SparkSession, directory: str, key: list[str]) -> None:
-    """Put the small directories of each day together; of rows with the same `key` one is kept."""
-    files = Files(spark, directory)
-    for day in files.children(directory, prefix="date="):
-        batches = files.children(f"{directory}/{day}", prefix="batch=")
-        if len(batches) < 2:
-            continue
-        places = {batch: f"{directory}/{day}/{batch}" for batch in batches}
-        for alike in _alike(spark, places):
-            if len(alike) < 2:
-                continue
-            name = f"{_TOGETHER}{uuid.uuid4().hex[:12]}"
-            made = f"{directory}/_together/{name}"
-            # Attributes come and go: the columns are those of all files.
-            df = spark.read.option("mergeSchema", "true").parquet(*(places[batch] for batch in alike))
-            parts = max(1, df.count() // _EVENTS_PER_FILE)
-            df.repartition(parts, *key).dropDuplicates(key).sortWithinPartitions("event_id").write.parquet(made)
-            files.write_json(f"{made}/{_COVERS}", alike)
-            files.move(made, f"{directory}/{day}/{name}")
-            for batch in alike:
-                files.remove(places[batch])
-    files.remove(f"{directory}/_together")
-
-
-def _alike(spark: SparkSession, places: dict[str, str]) -> list[list[str]]:
-    """Return batches whose columns can be put together: all of them, but where an attribute changed its type."""
-    try:
-        spark.read.option("mergeSchema", "true").parquet(*places.values())
-        return [list(places)]
-    except Exception as error:
-        # Some versions of Spark let the Java exception through as it is.
-        if "CANNOT_MERGE_SCHEMA" not in str(error):
-            raise
-    groups: dict[str, list[str]] = {}
-    for batch, place in places.items():
-        groups.setdefault(spark.read.parquet(place).schema.json(), []).append(batch)
-    return list(groups.values())
-
-
-def clean(spark: SparkSession, directory: str) -> None:
-    """Remove what a run that was killed has left: directories that another one covers, and half-written ones."""
-    files = Files(spark, directory)
-    for day in files.children(directory, prefix="date="):
-        for name in files.children(f"{directory}/{day}", prefix=_TOGETHER):
-            for covered in files.read_json(f"{directory}/{day}/{name}/{_COVERS}") or []:
-                files.remove(f"{directory}/{day}/{covered}")
-    for left in (*files.children(directory, prefix="_together"), *files.children(directory, prefix="_new-")):
-        files.remove(f"{directory}/{left}")

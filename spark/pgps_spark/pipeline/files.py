@@ -31,6 +31,16 @@ class Files:
         names = (status.getPath().getName() for status in self._system.listStatus(self._path(path)))
         return sorted(name for name in names if name.startswith(prefix))
 
+    def written_at(self, path: str) -> float:
+        """Return when the newest file in a directory was written, in seconds since 1970; of none, it was made."""
+        found: list[int] = []
+        each = self._system.listFiles(self._path(path), True)
+        while each.hasNext():
+            found.append(each.next().getModificationTime())
+        # A store without directories has the time of day as theirs.
+        latest = max(found) if found else self._system.getFileStatus(self._path(path)).getModificationTime()
+        return float(latest) / 1000
+
     def remove(self, path: str) -> None:
         """Remove a directory with all in it."""
         self._system.delete(self._path(path), True)

@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from pgps.errors import ConfigError, LimitExceeded
 from pgps_spark.check import EventType, find_event_type
+from pgps_spark.claims import is_claimed, query_producer
 from pgps_spark.connection import connect, resolved
 from pgps_spark.copying import copied_apart
 from pgps_spark.errors import database_errors, unwrapped
 from pgps_spark.pipeline.config import Ingest
-from pgps_spark.publishing import Part, discard, publish_parts, query_producer, try_name
+from pgps_spark.publishing import Part, discard, publish_parts, try_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,6 +34,7 @@ _PLAIN = {
     "boolean": "boolean", "date": "date", "timestamp with time zone": "timestamp",
     "timestamp without time zone": "timestamp_ntz",
 }  # fmt: skip
+_NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 
 
 def run(spark: SparkSession, job: Ingest) -> Any:
@@ -78,7 +80,7 @@ def _judged(rows: DataFrame, job: Ingest, event_type: EventType) -> DataFrame:
     if _CORRUPT in rows.columns:
         reasons.append(f.when(f.col(_CORRUPT).isNotNull(), f.lit("malformed row")))
     for attribute in event_type.attributes:
-        text = job.columns.get(attribute.name, attribute.name if attribute.name.lower() in folded else None)
+        text = job.columns.get(attribute.name, _quoted(attribute.name) if attribute.name.lower() in folded else None)
         if text is None:
             if attribute.not_null and not attribute.has_default:
                 raise ConfigError(
@@ -93,41 +95,53 @@ def _judged(rows: DataFrame, job: Ingest, event_type: EventType) -> DataFrame:
         reasons.append(f.when(raw.isNotNull() & value.isNull(), wrong))
         if attribute.not_null:
             reasons.append(f.when(raw.isNull(), f.lit(f"{attribute.name} is missing")))
-    source = (
-        f.coalesce(f.col(_CORRUPT), f.to_json(f.struct(*given)))
-        if _CORRUPT in rows.columns
-        else f.to_json(f.struct(*given))
-    )
+    whole = f.to_json(f.struct(*map(_quoted, given)))
+    source = f.coalesce(f.col(_CORRUPT), whole) if _CORRUPT in rows.columns else whole
     return rows.select(*attributes, source.alias(_SOURCE), f.concat_ws("; ", *reasons).alias(_REASON))
 
 
+def _quoted(name: str) -> str:
+    """Return the name of a column as Spark reads it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _cast(raw: Column, wanted: str) -> Column:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark only
+
     base = wanted.partition("(")[0]
-    if base == "numeric":
-        return raw.try_cast(f"decimal{wanted.removeprefix('numeric') or '(38,18)'}")
+    if base == "numeric" and not wanted.endswith("[]"):
+        # Spark's decimals have 38 digits: PostgreSQL reads the text, and says whether it has room for the number.
+        text = raw.cast("string")
+        return f.when(text.rlike(_NUMBER), text)
     kind = _PLAIN.get(wanted) or _PLAIN.get(base)
     # A type that is PostgreSQL's own is judged there, when the row is copied in.
     return raw.try_cast(kind) if kind else raw
 
 
 def _publish(df: DataFrame, batch: int, *, job: Ingest, dsn: str, event_type: EventType) -> None:
+    producer = query_producer(df)
+    if is_claimed(dsn, event_type.name, producer, batch, rising=True):
+        # Also its rejects are written. To judge its rows again would be to say something else of them meanwhile.
+        return
     load = uuid.uuid4().hex
     attributes = [name for name in df.columns if name not in {_REASON, _SOURCE}]
     with unwrapped():
-        rows = df.mapInArrow(partial(_task, dsn=dsn, event_type=event_type.name, load=load), _RESULT).collect()
+        task = partial(_task, dsn=dsn, event_type=event_type.name, load=load, max_rejects=job.max_rejects)
+        rows = df.mapInArrow(task, _RESULT).collect()
     rejects = [(job.name, batch, row.source, row.reason, row.sqlstate) for row in rows if row.name is None]
     if len(rejects) > job.max_rejects:
         discard(dsn, load)
         raise LimitExceeded(
-            f"job {job.name}: {len(rejects)} rows of a batch are no events, the first since {rejects[0][3]}",
+            f"job {job.name}: at least {len(rejects)} rows of a batch are no events, the first since {rejects[0][3]}",
             hint="Nothing of the batch was published. Mend the files or columns, or raise max_rejects.",
         )
     if rejects:
         table = df.sparkSession.createDataFrame(
             rejects, "job string, batch bigint, source string, reason string, sqlstate string"
         )
-        # Again when the batch is repeated, in place of what was written then.
-        table.drop("batch").coalesce(1).write.mode("overwrite").parquet(f"{job.rejects}/batch={batch}")
+        # Again when the batch is repeated, in place of what was written then. Each query numbers its batches from 0.
+        place = f"{job.rejects}/batch={producer.removeprefix('spark/')[:8]}-{batch:08d}"
+        table.drop("batch").coalesce(1).write.mode("overwrite").parquet(place)
     parts = [Part(row.name, row.events) for row in rows if row.name is not None]
     publish_parts(
         parts,
@@ -135,12 +149,15 @@ def _publish(df: DataFrame, batch: int, *, job: Ingest, dsn: str, event_type: Ev
         event_type=event_type.name,
         load=load,
         attributes=attributes,
-        job=query_producer(df),
+        job=producer,
         batch=batch,
     )
 
 
-def _task(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str) -> Iterator[pa.RecordBatch]:
+def _task(
+    batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str, max_rejects: int
+) -> Iterator[pa.RecordBatch]:
+    """Copy rows in; yield how many, and the others, one more than there may be at most: then nothing is published."""
     name = try_name()
     events = 0
     rejects: list[tuple[str, str, str | None]] = []
@@ -149,6 +166,9 @@ def _task(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load:
             row = connection.execute("select pgps.begin_load(%s, %s)", [event_type, load]).fetchone()
         assert row is not None
         for batch in batches:
+            if len(rejects) > max_rejects:
+                # The rows are read to their end, as Spark writes them to that.
+                continue
             table = pa.Table.from_batches([batch])
             reasons = table.column(_REASON).to_pylist()
             sources = table.column(_SOURCE).to_pylist()
@@ -157,6 +177,7 @@ def _task(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load:
             for one in good.to_batches():
                 events += _copied(connection, row[0], one, name, rejects)
     yield _result([name], [events], [], [], [])
+    del rejects[max_rejects + 1 :]
     if rejects:
         yield _result([None] * len(rejects), [None] * len(rejects), *map(list, zip(*rejects, strict=True)))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgps.errors import ConfigError
-from pgps_spark.pipeline.archive import clean
+from pgps_spark.pipeline import merge
 from pgps_spark.pipeline.config import Report
 from pgps_spark.pipeline.files import Files
 from pgps_spark.pipeline.plots import SPANS, Table, plots
@@ -56,9 +56,6 @@ def tables(spark: SparkSession, directory: str) -> list[Table]:
     types = [name for name in files.children(directory) if files.children(f"{directory}/{name}/in", prefix="date=")]
     if not types:
         raise ConfigError(f"no archive in {directory}", hint="Run a job of kind archive first.")
-    for name in types:
-        clean(spark, f"{directory}/{name}/in")
-        clean(spark, f"{directory}/{name}/out")
     events = _all(spark, files, directory, types, "in", "event_id", "published_at", "publisher")
     out = _all(spark, files, directory, types, "out", "event_id", "subscription", "matched_at")
     failed = _all(spark, files, directory, types, "exception", "event_id", "subscription", "sqlstate", "error", "state")
@@ -80,9 +77,11 @@ def _all(
     found: DataFrame | None = None
     for name in types:
         place = f"{directory}/{name}/{queue}"
-        if not files.children(place, prefix="date=") and not files.children(place, prefix="part-"):
+        by_day = bool(files.children(place, prefix="date="))
+        if not by_day and not files.children(place, prefix="part-"):
             continue
-        part = spark.read.parquet(place).select(f.lit(name).alias("event_type"), *columns)
+        rows = merge.read(spark, place) if by_day else spark.read.parquet(place)
+        part = rows.select(f.lit(name).alias("event_type"), *columns)
         found = part if found is None else found.unionByName(part)
     return found
 
