@@ -113,6 +113,8 @@ def selection(function: str, chosen: list[str]) -> Composed:
         raise BadArgument("no exception is selected", hint="Tick the boxes in front of those that are meant.")
     lines = []
     for line in chosen:
+        if line.count("\t") < 2:
+            raise BadArgument(f'"{line}" is no exception of the list', hint="Go back, and tick the boxes again.")
         event_type, event_id, subscription = line.split("\t", 2)
         lines.append(
             SQL("    ({}, {}, {})").format(

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import psycopg
 from starlette.applications import Starlette
@@ -25,7 +25,7 @@ from pgps.errors import PgpsError, from_database
 from pgps_console import render
 from pgps_console.actions import ACTIONS, Action
 from pgps_console.config import ConsoleConfig
-from pgps_console.database import Refused
+from pgps_console.database import Busy, Refused
 from pgps_console.guard import Guard
 from pgps_console.pages import PAGES, Look, NotThere, Page
 from pgps_console.sessions import COOKIE, Session, Sessions
@@ -151,7 +151,9 @@ class _Console:
                 return
 
     def _session(self, request: Request) -> Session:
-        session = self.sessions.find(request.cookies.get(COOKIE))
+        # What an open page asks by itself, again and again, is nobody's being here.
+        is_asked = "hx-request" not in request.headers and "live" not in request.query_params
+        session = self.sessions.find(request.cookies.get(COOKIE), touch=is_asked)
         if session is None:
             raise _LogIn
         return session
@@ -167,7 +169,7 @@ class _Console:
             else [],
             "here": _inside(request),
             "query": query,
-            "live_url": f"{request.url.path}?{urlencode({**query, 'live': '1'})}",
+            "live_url": f"{quote(request.scope['path'])}?{urlencode({**query, 'live': '1'})}",
             "changes": not self.config.read_only,
             "version": pgps.__version__,
             "pages": PAGES,
@@ -303,19 +305,27 @@ class _Console:
 
 def _inside(request: Request) -> str:
     """Return the address of a request without the path that a proxy serves the console under."""
-    path = request.url.path.removeprefix(request.scope.get("root_path", "")) or "/"
+    path = quote(request.scope["path"].removeprefix(request.scope.get("root_path", ""))) or "/"
     return f"{path}?{request.url.query}" if request.url.query else path
 
 
 def _own_page(path: str | None) -> str:
     """Return a path on this console, whatever a link has put behind next=."""
-    parts = urlsplit(path or "/")
-    fine = not parts.scheme and not parts.netloc and parts.path.startswith("/") and not parts.path.startswith("//")
-    return (path or "/") if fine and "\\" not in (path or "") else "/"
+    wanted = path or "/"
+    parts = urlsplit(wanted)
+    fine = not parts.scheme and not parts.netloc and parts.path.startswith("/")
+    # Taken apart here, "///evil.example" has no host; a browser finds one, behind however many slashes, and leaves out
+    # tabs and ends of line between them.
+    odd = wanted.startswith("//") or any(each == "\\" or each < " " for each in wanted)
+    return wanted if fine and not odd else "/"
 
 
 async def _form(request: Request) -> dict[str, list[str]]:
-    return parse_qs((await request.body()).decode(), keep_blank_values=True, max_num_fields=2000)
+    body = await request.body()
+    try:
+        return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=2000)
+    except ValueError:  # no UTF-8, or too many fields
+        raise HTTPException(400, "the form cannot be read") from None
 
 
 def _see(where: str) -> Response:
@@ -335,6 +345,8 @@ def _told(error: Exception) -> dict[str, Any]:
     message = known.message if isinstance(known, PgpsError) else str(known)
     sqlstate = getattr(known, "sqlstate", None) or ""
     status = 403 if isinstance(known, Refused) else _STATUS.get(sqlstate, 503 if sqlstate[:2] in {"08", "57"} else 400)
+    if isinstance(known, Busy):
+        status = 503
     if sqlstate == "57014":
         return {
             "message": "the database took longer than ten seconds, and the question was cancelled",

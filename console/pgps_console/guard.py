@@ -37,6 +37,10 @@ _HEADERS = {
 _MOST_BYTES = 1_000_000
 
 
+class _TooLarge(Exception):
+    """A form goes on behind what a form may have."""
+
+
 class Guard:
     """Refuse foreign hosts and foreign pages, and add the headers that keep browsers from doing what nobody asked."""
 
@@ -50,9 +54,12 @@ class Guard:
             await self.app(scope, receive, send)
             return
         secure = scope["scheme"] == "https"
+        answered = False
 
         async def guarded(message: Message) -> None:
+            nonlocal answered
             if message["type"] == "http.response.start":
+                answered = True
                 headers = MutableHeaders(scope=message)
                 headers.update(_HEADERS)
                 headers.setdefault("Cache-Control", "no-store")
@@ -63,8 +70,14 @@ class Guard:
         refusal = self._refusal(scope)
         if refusal:
             await PlainTextResponse(f"{refusal}\n", status_code=403)(scope, receive, guarded)
-        else:
-            await self.app(scope, receive, guarded)
+            return
+        try:
+            if int(Headers(scope=scope).get("content-length") or 0) > _MOST_BYTES:
+                raise _TooLarge
+            await self.app(scope, _counted(receive), guarded)
+        except _TooLarge:
+            if not answered:
+                await PlainTextResponse("the form is too large\n", status_code=413)(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> str:
         """Return why a request is refused, "" when it is not."""
@@ -82,4 +95,19 @@ class Guard:
                 return f"the form comes from {origin}, not from {scope['scheme']}://{host}"
         elif headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             return "the form comes from another site"
-        return "" if int(headers.get("content-length") or 0) <= _MOST_BYTES else "the form is too large"
+        return ""
+
+
+def _counted(receive: Receive) -> Receive:
+    """Return a receive that raises _TooLarge: what comes in pieces says no length beforehand."""
+    left = _MOST_BYTES
+
+    async def counted() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise _TooLarge
+        return message
+
+    return counted

@@ -19,8 +19,12 @@ _SIZES = ["B", "kB", "MB", "GB", "TB"]
 
 
 def link(path: str, *parts: Any, **query: Any) -> str:
-    """Return an address on this console; parts are put behind the path, and what is None or "" is left out."""
-    where = "/".join([path, *(quote(str(part), safe="") for part in parts)])
+    """Return an address on this console; parts are put behind the path, and what is None or "" is left out.
+
+    Parts are quoted twice, since servers and proxies take one quoting away before they look at the path: a "/" within
+    a name would divide it.
+    """
+    where = "/".join([path, *(quote(quote(str(part), safe=""), safe="") for part in parts)])
     given = {key: value for key, value in query.items() if value not in (None, "")}
     return f"{where}?{urlencode(given)}" if given else where
 

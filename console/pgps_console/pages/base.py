@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.requests import Request
 
@@ -38,11 +40,11 @@ class Look:
     def number(self, name: str) -> int | None:
         """Return a whole number behind the question mark, None when there is none."""
         text = self.given(name)
-        return int(text) if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) < 20 else None
+        return int(text) if re.fullmatch("-?[0-9]{1,18}", text) else None
 
     def part(self, name: str) -> str:
-        """Return a part of the path."""
-        return str(self.request.path_params[name])
+        """Return a part of the path, which `link` has written: a name may hold what divides the parts."""
+        return unquote(str(self.request.path_params[name]))
 
 
 @dataclass(frozen=True, slots=True)
