@@ -54,6 +54,8 @@ class House:
     quick: bool
     progress: Progress
     task: TaskID
+    settings: dict[str, str] = field(default_factory=lambda: SETTINGS)
+    """Of its cluster, and of those that are made beside it."""
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
     _databases: int = 0
     _servers: int = 0
@@ -70,8 +72,8 @@ class House:
         """Run one more server with pgps, with the same settings, while the block lasts."""
         self._servers += 1
         name = f"{self.cluster.name}-{self._servers}"
-        with EmbeddedCluster(name, settings=SETTINGS, keep=False) as cluster:
-            house = House(cluster, self.runs, self.quick, self.progress, self.task)
+        with EmbeddedCluster(name, settings=self.settings, keep=False) as cluster:
+            house = House(cluster, self.runs, self.quick, self.progress, self.task, self.settings)
             house.prepare()
             yield house
 

@@ -91,7 +91,8 @@ def _part(
                 EmbeddedCluster(f"field-{name}-{os.getpid()}", settings=_SETTINGS, keep=False) as cluster,
             ):
                 runs = options.runs or (1 if options.quick else 5)
-                house = House(cluster, runs, options.quick, progress, progress.add_task("preparing", line=name))
+                task = progress.add_task("preparing", line=name)
+                house = House(cluster, runs, options.quick, progress, task, _SETTINGS)
                 house.prepare()
                 field = Field(house, systems, long=options.long, deadline=time.monotonic() + 60 * minutes)
                 run = report.Run(name, field, skipped, result)
@@ -163,7 +164,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--runs", type=int, help="rounds of each comparison (default 5, quick 1)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter: to see that it works")
-    parser.add_argument("--long", action="store_true", help="ten minutes for each system under a held snapshot")
+    parser.add_argument("--long", action="store_true", help="an hour under a held snapshot instead of ten minutes")
     parser.add_argument(
         "--write", nargs="*", metavar="FILE",
         help="measure nothing: write docs/performance.md from raw results, the last of each experiment; default: all",

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.field.experiments import fanout, guaranteed, held, latency, produce, profile, retry, stored, transactional
+from bench.field.experiments import (
+    fanout,
+    guaranteed,
+    held,
+    latency,
+    produce,
+    profile,
+    retry,
+    stored,
+    sustained,
+    transactional,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -17,6 +28,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "transactional": transactional,
     "produce": produce,
     "fanout": fanout,
+    "sustained": sustained,
     "latency": latency,
     "retry": retry,
     "held": held,

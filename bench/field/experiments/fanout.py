@@ -49,6 +49,11 @@ def run(field: Field, result: Result) -> None:
         standings = field.compete(entries, seconds=field.seconds(1))
         result.add(_TABLES[filters], consumers, standings)
         for peer, standing in standings.items():
-            if filters == "symbol" and consumers >= 10 and peer != "pgps" and "pgps" in standings:
+            if peer == "pgps" or "pgps" not in standings:
+                continue
+            if filters == "symbol" and consumers >= 10:
                 what = f"fan-out to {consumers} consumers with a filter: against {peer}"
+                result.against(what, standings["pgps"], standing, Target("at least", 1))
+            elif filters == "none" and peer == "PgQ":
+                what = f"fan-out to {consumers} consumer{'s' if consumers > 1 else ''} without a filter: against {peer}"
                 result.against(what, standings["pgps"], standing, Target("at least", 1))
