@@ -78,9 +78,26 @@ def numbers(connection: psycopg.Connection, subscription: str, max_events: int =
     return [payload["n"] for payload in receive(connection, subscription, max_events)]
 
 
-def take(connection: psycopg.Connection, subscription: str, max_events: int = 1000) -> list[int]:
+WAYS = ("hand", "worker")
+
+
+def dispatch(connection: psycopg.Connection, way: str = "hand") -> None:
+    """Dispatch all that waits: by hand, or as a worker does, batch by batch and then the lanes."""
+    if way == "hand":
+        rows(connection, "select pgps.dispatch()")
+        return
+    while (events := value(connection, "select pgps.dispatch_batch()")) != 0:
+        if events < 0:
+            with connection.transaction():
+                rows(connection, "select pgps.dispatch_large()")
+                while value(connection, "select pgps.dispatch_next_part()") is not None:
+                    pass
+    rows(connection, "call pgps.run_lanes()")
+
+
+def take(connection: psycopg.Connection, subscription: str, max_events: int = 1000, *, way: str = "hand") -> list[int]:
     """Dispatch, receive and acknowledge; return attribute n of the events."""
-    rows(connection, "select pgps.dispatch()")
+    dispatch(connection, way)
     found = numbers(connection, subscription, max_events)
     call(connection, "ack", subscription)
     return found

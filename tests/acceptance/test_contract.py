@@ -42,7 +42,7 @@ FUNCTIONS = {
     "create_rule": (
         (
             "name text, table_name regclass, operations text, event_type text, attributes text[], "
-            "condition text = NULL, run_as text = 'invoker'"
+            "condition text = NULL, run_as text = 'invoker', moment text = 'end'"
         ),
         "void",
     ),
@@ -89,6 +89,31 @@ FUNCTIONS = {
     "drop_link": ("name text", "void"),
     "create_policy": ("event_type text, name text, role name, using_expression text", "void"),
     "drop_policy": ("event_type text, name text", "void"),
+    "create_composite_event": (
+        (
+            "name text, expression text, context text = 'recent', partition_by text = NULL, within interval = NULL, "
+            "filter text = NULL, attributes text = NULL, scope text = 'local', time_basis text = 'arrival', "
+            "lateness interval = '00:00:00', start text = 'now', max_open integer = NULL, "
+            "reliability text = 'guaranteed', persistent boolean = true, auditable boolean = false, "
+            "handler text = 'all'"
+        ),
+        "void",
+    ),
+    "alter_composite_event": (
+        "name text, enabled boolean = NULL, max_open integer = NULL, lateness interval = NULL, filter text = NULL",
+        "void",
+    ),
+    "reset_composite_event": ("name text, partition_key jsonb = NULL", "bigint"),
+    "try_composite_event": (
+        (
+            "expression text, context text = 'recent', partition_by text = NULL, within interval = NULL, "
+            "filter text = NULL, attributes text = NULL, time_basis text = 'arrival', lateness interval = '00:00:00', "
+            "max_open integer = NULL, since timestamp with time zone = NULL, until timestamp with time zone = NULL"
+        ),
+        "SETOF jsonb",
+    ),
+    "explain_composite_event": ("name text, event_id bigint", "TABLE(step text, outcome text)"),
+    "create_source": ("name text, broker text, client text = NULL", "void"),
     "execute": ("statement text", "text"),
 }
 _SIGNATURES = """
@@ -147,6 +172,11 @@ VIEWS = {
     "exceptions": "event_type event_id subscription failed_at attempts sqlstate error state payload",
     "audit_findings": "kind what neighbour origin event_type after_batch upto_batch events_there events_here found_at",
     "workers": "pid worker service role started_at state leader",
+    "composite_events": (
+        "name expression context partition_by within filter scope owner state lag open keys detected late given_up "
+        "last_error"
+    ),
+    "open_occurrences": "name partition_key node role event_type event_id since expires_at",
     "activity": "event_type published matched repeats batches waiting oldest_waiting rate",
 }
 

@@ -67,6 +67,8 @@ BLOCKED = {
     "relation": "pgps_internal.batch",
     "seconds": 60.0,
 }
+IN_THE_WAY = {"kind": "subscription", "name": "pgps_uow", "role": "Mallory"}
+CROWD = {"role": "Peer", "setting": "link_origins", "event_type": None, "used": 1000, "most": 1000}
 SERVED = [{"worker": "w1", "leader": True, "service": "links"}]
 
 
@@ -238,6 +240,33 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
             "pgps link resume --as restored",
         ),
         ({"links": [{**LINK, "has_password": True}]}, Level.WARNING, "link rights", "passfile"),
+        (
+            {"suspects": [{"event_type": "tick", "policy": None, "fault": "a default or check calls function f()"}]},
+            Level.WARNING,
+            "expressions",
+            "pgps type drop tick --cascade --yes",
+        ),
+        (
+            {"suspects": [{"event_type": "tick", "policy": "p", "fault": "it calls function f()"}]},
+            Level.WARNING,
+            "expressions",
+            "pgps policy rm tick p",
+        ),
+        ({"health": {"crowded": [CROWD]}}, Level.WARNING, "links", "select pgps.configure('link_origins', '2000')"),
+        ({"health": {"in_the_way": [IN_THE_WAY]}}, Level.WARNING, "names", "select pgps.unsubscribe('pgps_uow')"),
+        (
+            {"health": {"in_the_way": [{**IN_THE_WAY, "kind": "event type"}]}},
+            Level.WARNING,
+            "names",
+            "select pgps.drop_event_type('pgps_uow', cascade => true)",
+        ),
+        ({"health": {"crowded": [{**CROWD, "used": 900}]}}, Level.NOTE, "links", 'revoke pgps_link from "Peer"'),
+        (
+            {"health": {"crowded": [{**CROWD, "setting": "link_filters", "event_type": "tick"}]}},
+            Level.WARNING,
+            "links",
+            "select pgps.configure('link_filters', '2000')",
+        ),
         (
             {"workers": [{**WORKER, "role": "postgres", "superuser": True}]},
             Level.WARNING,

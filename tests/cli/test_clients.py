@@ -8,9 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any, Self
 
 import psycopg
+import pytest
 
+from pgps.cli import _direct
+from pgps.cli._session import Options, Session
 from pgps.client import Client
 from tests.cli.conftest import Pgps
 from tests.fix_broker import make_type, publish, rows, value
@@ -93,3 +97,25 @@ def test_direct_events_are_printed_as_they_are_raised_and_nothing_is_left(
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("step", ["connects", "leaves"])
+def test_who_is_asked_to_leave_while_it_connects_or_leaves_does_so(
+    step: str, dsn: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Client):
+        def __enter__(self) -> Self:
+            if step == "connects":
+                signal.raise_signal(signal.SIGINT)
+            super().__enter__()
+            return self
+
+        def execute(self, *args: Any, **named: Any) -> Any:
+            signal.raise_signal(signal.SIGTERM)
+            return super().execute(*args, **named)
+
+    monkeypatch.setattr(_direct, "Client", Interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    _direct.listen_directly(Session(Options(dsn=dsn)), "nothing*", max_events=None, timeout=0.0)
+    assert signal.getsignal(signal.SIGINT) is before
+    rows(admin, "select pgps.drop_client(name) from pgps.clients where name like 'listen-%'")

@@ -79,6 +79,32 @@ def test_definitions_go_into_a_file_and_come_back(
     for key in GIVEN:
         assert after[key] == before[key]
     assert "nothing to create" in pgps("event", "import", str(file)).err
+    assert after["settings"] == before["settings"]
     file.write_text("[]")
     wrong = pgps("event", "import", str(file))
     assert "is no file of definitions" in wrong.err
+
+
+def test_an_imported_clock_ticks_as_the_exported_one(
+    admin: psycopg.Connection, pgps: Pgps, done: Done, name: Callable[..., str], tmp_path: Path
+) -> None:
+    made, plain, file = name("daily"), name("plain"), tmp_path / "events.json"
+    with admin.transaction():
+        rows(admin, "set local timezone = 'Pacific/Chatham'")
+        rows(admin, "set local datestyle = 'German'")
+        call(admin, "create_composite_event", made, "cron('0 8 * * *')")
+    file.write_text(done("event", "export", made))
+    given = json.loads(file.read_text())
+    # As an older release has written it: it takes the settings of who imports it.
+    given["composite_events"].append({"name": plain, "expression": "cron('0 9 * * *')"})
+    file.write_text(json.dumps(given))
+    call(admin, "drop_event_type", made, True)
+    done("event", "import", str(file))
+    kept = "select c.given ->> 'zone', c.environment ->> 'datestyle' from pgps_internal.composite c"
+    query = f"{kept} join pgps_internal.event_type t using (type_id) where t.name = %s"
+    try:
+        assert rows(admin, query, [made]) == [("Pacific/Chatham", "German, DMY")]
+        assert rows(admin, query, [plain])[0][0] != "Pacific/Chatham"
+    finally:
+        call(admin, "drop_event_type", plain, True)
+        call(admin, "drop_event_type", made, True)

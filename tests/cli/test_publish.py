@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,30 @@ def test_what_fails_is_told_with_its_lines_and_what_came_before(pgps: Pgps, quot
     assert published(pgps, quote) == [["A", 1], ["B", 2]]
 
 
+def test_what_cannot_be_read_does_not_hide_what_came_before(pgps: Pgps, quote: str, tmp_path: Path) -> None:
+    path = tmp_path / "quotes.ndjson"
+    path.write_text('{"symbol": "A"}\n{"symbol": "B"}\noops\n')
+    result = pgps("publish", quote, "--file", str(path), "--chunk", "2")
+    assert result.status == 1
+    assert result.err.startswith("error: ")
+    assert "what comes before is published: 2 events" in result.err
+    assert published(pgps, quote) == [["A", None], ["B", None]]
+
+
+def test_a_damaged_archive_or_a_header_with_a_name_twice_is_refused(pgps: Pgps, quote: str, tmp_path: Path) -> None:
+    path = tmp_path / "quotes.ndjson.gz"
+    packed = bytearray(gzip.compress(b'{"symbol": "A"}\n' * 100_000))
+    packed[len(packed) // 2 :] = bytes(len(packed) - len(packed) // 2)
+    path.write_bytes(packed)
+    result = pgps("publish", quote, "--file", str(path), "--atomic")
+    assert (result.status, result.err[:7]) == (1, "error: ")
+    twice = tmp_path / "quotes.csv"
+    twice.write_text("symbol,price,symbol\nA,1,B\n")
+    result = pgps("publish", quote, "--file", str(twice))
+    assert (result.status, '"symbol" twice' in result.err) == (1, True)
+    assert published(pgps, quote) == []
+
+
 def test_atomic_is_all_or_nothing(pgps: Pgps, quote: str, tmp_path: Path) -> None:
     path = tmp_path / "quotes.csv"
     path.write_text("symbol,price\nA,1\nB,2\nC,oops\n")
@@ -104,6 +129,19 @@ def test_a_dry_run_publishes_nothing_and_shows_how(pgps: Pgps, quote: str) -> No
     assert result.status == 0
     assert "'{\"symbol\": \"it''s\"}'::jsonb" in result.out
     assert published(pgps, quote) == []
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--atomic"])
+def test_what_cannot_be_taken_back_is_not_tried(pgps: Pgps, name: Name, option: str) -> None:
+    """Immediate by the option, or by the type."""
+    alarm = name("alarm")
+    assert pgps("type", "create", alarm, "n integer", "--visibility", "immediate", "--advertise").status == 0
+    for given in ([], ["--visibility", "immediate"]):
+        result = pgps("publish", alarm, '{"n": 1}', option, *given)
+        assert result.status == 2, result.err
+        assert "cannot be taken back" in result.err
+    assert pgps("queue", "show", f"{alarm}_in", "--json").json["events"] == []
+    assert pgps("publish", alarm, '{"n": 1}', option, "--visibility", "deferred").status == 0
 
 
 @pytest.mark.parametrize(

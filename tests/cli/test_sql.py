@@ -102,6 +102,9 @@ def test_one_transaction_is_all_or_nothing(pgps: Pgps, name: Name) -> None:
     table = name("t")
     assert pgps("sql", "-1", "-c", f"create table public.{table} (a int); select 1/0").status == 1
     assert pgps("sql", "-c", f"table public.{table}").status == 1
+    left = pgps("sql", "-1", "-c", f"create table public.{table} (a int); \\q", "-c", "select 1/0")
+    assert left.status == 0
+    assert pgps("sql", "-c", f"table public.{table}; drop table public.{table}").status == 0, "who quits has not failed"
 
 
 def test_a_file_is_run_and_may_include_others(pgps: Pgps, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -153,3 +154,88 @@ def test_a_subscription_of_a_dropped_type_says_so(dsn: str, admin: psycopg.Conne
         with pytest.raises(errors.UnknownName):
             subscription.receive()
     wait_until(lambda: value(admin, "select count(*) from pgps.event_types where name = %s", [kind]) == 0)
+
+
+@pytest.mark.anyio
+async def test_what_a_cancelled_call_has_asked_for_does_not_happen_with_what_others_ask_for(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    async with (
+        AsyncClient(dsn) as client,
+        client.subscribe(name("a"), kind, temporary=True) as one,
+        client.subscribe(name("b"), kind, temporary=True) as other,
+    ):
+        publish(admin, kind, *range(10))
+        rows(admin, "select pgps.dispatch()")
+        for again in (True, False):  # the connection is busy with something else
+            async with client._core.session.used():
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(one.receive() if again else one.ack(), 0.01)
+            mine = await one.receive(3)
+            await other.receive()
+            await other.ack()
+            if again:
+                assert await one.ack() == 3
+            else:
+                assert [event.event_id for event in await one.receive(3)] == [event.event_id for event in mine]
+
+
+@pytest.mark.anyio
+async def test_one_that_is_refused_takes_no_acknowledgement_of_another_with_it(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    async with (
+        AsyncClient(dsn) as client,
+        client.subscribe(name("a"), kind, prefetch=1) as one,
+        client.subscribe(name("b"), kind, prefetch=1, temporary=True) as other,
+    ):
+        publish(admin, kind, 1, 2)
+        rows(admin, "select pgps.dispatch()")
+        assert [(await anext(each)).payload["n"] for each in (one, other)] == [1, 1]
+        async with client._core.session.used():
+            both = [asyncio.ensure_future(anext(each)) for each in (one, other)]
+            await asyncio.sleep(0.01)
+            call(admin, "unsubscribe", one.name)
+        with pytest.raises(errors.UnknownName):
+            await both[0]
+        assert (await both[1]).payload["n"] == 2
+
+
+@pytest.mark.anyio
+async def test_a_handler_whose_own_task_was_cancelled_has_failed_like_any_other(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    seen: list[int] = []
+
+    async def handle(event: Event[dict[str, int]], *_: object) -> None:
+        if event.payload["n"] == 1:
+            own = asyncio.ensure_future(asyncio.sleep(60))
+            own.cancel()
+            await own
+        seen.append(event.payload["n"])
+
+    async with AsyncClient(dsn) as client:
+        for transactional in (False, True):
+            watching = client.subscribe(name("s"), kind, temporary=True, max_attempts=1)
+            async with watching:
+                publish(admin, kind, 1, 2)
+                rows(admin, "select pgps.dispatch()")
+                await watching.run(handle, how=Handling(transactional=transactional), timeout=0.1)
+                told = column(admin, "select error from pgps.exceptions where subscription = %s", [watching.name])
+                assert told == ["RuntimeError: a task that the handler waited for was cancelled"]
+    assert seen == [2, 2]
+
+
+def test_what_is_sent_to_a_server_that_is_gone_is_given_up_within_some_ten_seconds(
+    dsn: str, role: Callable[..., str]
+) -> None:
+    there = Client(dsn, host="127.0.0.1", user=role("alice"), password="test")
+    with there as client, client.transaction() as connection:
+        with socket.socket(fileno=os.dup(connection.fileno())) as own:
+            assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 11_000

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from starlette.testclient import TestClient
 
-from tests.console.conftest import PASSWORD, Visit, hidden
+from pgps_console import sessions
+from pgps_console.app import create_app
+from pgps_console.config import ConsoleConfig
+from tests.console.conftest import PASSWORD, Browser, Visit, hidden
 from tests.fix_broker import rows, value
 from tests.fix_db import Connect, wait_until
 
@@ -19,7 +26,8 @@ def test_who_is_not_logged_in_is_sent_to_where_that_is_done_and_back(visit: Visi
     assert "Log in as a role" in browser.get(sent.headers["location"]).text
     back = browser.login(boss, next="/subscriptions?state=paused")
     assert back.headers["location"] == "/subscriptions?state=paused"
-    for elsewhere in ("https://example.com/", "//example.com", "/\\example.com", "javascript:alert(1)"):
+    odd = ("//example.com", "///example.com", "/\t//example.com", "/\\example.com")
+    for elsewhere in ("https://example.com/", "javascript:alert(1)", *odd):
         assert browser.login(boss, next=elsewhere).headers["location"] == "/"
     cookie = back.headers["set-cookie"].lower()
     assert "httponly" in cookie
@@ -46,6 +54,11 @@ def test_the_password_counts_and_a_server_that_asks_for_none_is_not_believed(vis
     assert "does not let this role in" in wrong.text
     assert browser.login("nobody_of_that_name", PASSWORD).text.count("does not let this role in") == 1
     assert browser.login(boss, PASSWORD).status_code == 303
+    # What ends a string for libpq would have it take a password of the console's host.
+    for user, password in ((f"{boss}\0", PASSWORD), (boss, f"{PASSWORD}\0"), (f"{boss}\0", "x")):
+        answer = browser.login(user, password)
+        assert answer.status_code == 401
+        assert "control character" in answer.text
     for _ in range(10):
         browser.login(boss, "wrong")
     held = browser.login(boss, PASSWORD)
@@ -162,6 +175,106 @@ def test_a_filter_cannot_change_anything(visit: Visit, boss: str, connect: Conne
     browser = visit(boss, dsn=own_database)
     browser.get("/types/tick/in")
     assert value(admin, "select count(*) from public.called") == 0
+
+
+@pytest.mark.anyio
+async def test_no_more_of_a_form_is_read_than_a_form_may_have(dsn: str) -> None:
+    """Who sends it in pieces says no length beforehand, and nobody has to be logged in to send one."""
+    read = 0
+    told: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal read
+        read += 65_536
+        return {"type": "http.request", "body": b"u" * 65_536, "more_body": read < 100_000_000}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
+    scope = {"type": "http", "method": "POST", "path": "/login", "raw_path": b"/login", "query_string": b""}
+    scope |= {"scheme": "http", "headers": headers, "http_version": "1.1", "client": ("127.0.0.1", 1), "root_path": ""}
+    await create_app(ConsoleConfig(dsn=dsn))(scope, receive, send)
+    assert read < 2_000_000
+    assert told[0]["status"] == 413
+    assert b"too large" in told[1]["body"]
+
+
+def test_a_form_that_says_it_is_too_long_is_not_read(visit: Visit) -> None:
+    answer = visit().client.post("/login", content=b"user=" + b"x" * 1_000_001)
+    assert (answer.status_code, answer.text) == (413, "the form is too large\n")
+
+
+@pytest.mark.parametrize("content", [b"user=\xff", b"&".join(b"a=1" for _ in range(3000))])
+def test_a_form_that_none_of_the_pages_has_is_refused(visit: Visit, content: bytes) -> None:
+    answer = visit().client.post("/login", content=content)
+    assert answer.status_code == 400
+    assert "cannot be read" in answer.text
+
+
+def is_in(browser: Browser) -> bool:
+    return browser.get("/settings", follow_redirects=False).status_code == 200
+
+
+def another(browser: Browser) -> Browser:
+    """Somebody else with a browser before the same console."""
+    client = TestClient(browser.client.app, base_url="http://localhost")
+    client.portal = browser.client.portal
+    return Browser(client)
+
+
+def test_who_logs_in_without_end_throws_out_nobody_but_itself(
+    visit: Visit, boss: str, role: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_MOST_SESSIONS", 20)
+    stranger, other = role("stranger"), role("other")
+    browser = visit(boss)
+    first = another(browser)
+    assert first.login(stranger).status_code == 303
+    for _ in range(21):
+        assert another(browser).login(stranger).status_code == 303
+    assert is_in(browser), "another role's visit goes on"
+    assert not is_in(first), "its own oldest one has ended"
+    newcomer = another(browser)
+    assert newcomer.login(other).status_code == 303
+    assert is_in(newcomer)
+
+
+def test_visits_are_counted_for_whoever_logged_in_not_for_whom_it_plays(
+    visit: Visit, boss: str, role: Callable[..., str], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_MOST_SESSIONS", 4)
+    actor = role("actor", boss)
+    rows(connect(), f"alter role {actor} set role = {boss}")
+    browser = visit(boss)
+    for _ in range(5):
+        assert another(browser).login(actor).status_code == 303
+    assert is_in(browser)
+
+
+@pytest.mark.anyio
+async def test_of_many_guesses_at_once_only_so_many_are_made(dsn: str, boss: str) -> None:
+    given = conninfo_to_dict(dsn)
+    by_tcp = make_conninfo(dsn, host=given["host"] if not str(given["host"]).startswith("/") else "127.0.0.1")
+    known = sessions.Sessions(ConsoleConfig(dsn=by_tcp))
+    guesses = (known.login(boss, f"wrong {n}", "192.0.2.1") for n in range(30))
+    answers = [str(answer) for answer in await asyncio.gather(*guesses, return_exceptions=True)]
+    assert len([answer for answer in answers if "does not let this role in" in answer]) == 10
+    assert len([answer for answer in answers if "too many failed attempts" in answer]) == 20
+
+
+def test_when_every_visit_is_another_role_s_nobody_is_thrown_out(
+    visit: Visit, boss: str, role: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_MOST_SESSIONS", 2)
+    browser = visit(boss)
+    second = another(browser)
+    assert second.login(role("second")).status_code == 303
+    refused = another(browser).login(role("third"))
+    assert refused.status_code == 401
+    assert "too many people are logged in" in refused.text
+    assert is_in(browser)
+    assert is_in(second)
 
 
 @pytest.mark.parametrize("path", ["/healthz"])

@@ -15,8 +15,9 @@ from tests.fix_db import Connect
 from tests.fix_server import Server
 from tests.fix_worker import workers
 from tests.links.rig import Broker
+from tests.links.unit_scene import scene
 
-__all__ = ["brokers", "workers"]
+__all__ = ["brokers", "scene", "workers"]
 
 _PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "gw")
 _counter = itertools.count(1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
+import pytest
+
 from tests.cli.conftest import Pgps, pgps, pgps_without_database  # noqa: F401 - fixtures
-from tests.fix_broker import call, publish, refused, rows, value
+from tests.fix_broker import call, column, make_type, publish, refused, rows, value
 from tests.links.auditing import Brokers, Totals, alter_log, audit, end_to_end, findings, line
 from tests.links.horizon_stage import Scene, wants_all
-from tests.links.rig import received, settle
+from tests.links.rig import linked, received, settle
 
 
 def test_what_arrives_as_it_was_published_is_complete(brokers: Brokers) -> None:
@@ -245,3 +247,30 @@ def test_totals_of_a_former_epoch_are_not_compared(brokers: Brokers) -> None:
         s.b.say({**s.b.ad(s.x), "body": {**s.b.ad(s.x)["body"], "epoch": 2}})
         totals.states(7)
         assert findings(here) == []
+
+
+@pytest.mark.parametrize("rows_within", [0, 100])
+def test_what_was_under_way_when_its_type_was_dropped_stops_no_other_type_and_is_named(
+    brokers: Brokers, rows_within: int
+) -> None:
+    a, b = made = brokers(2)
+    for kind in ("tick", "tock"):
+        make_type(a.admin, kind)
+    with linked([(a, b)]) as links:
+        settle(made, links)
+        for kind in ("tick", "tock"):
+            call(b.admin, "subscribe", f"{kind}s", kind, scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 1)
+        a.settle()
+        packed = "select jsonb_array_length(pgps.link_next(%s, 1000, with_rows => %s) -> 'items')"
+        lane = links[0].out
+        assert column(lane.source, packed, [lane.last, rows_within]) == [1]
+        call(a.admin, "drop_event_type", "tick", True)
+        # It is asked for again from where the receiver stands.
+        assert column(lane.source, packed, [lane.last, rows_within]) == [1]
+        publish(a.admin, "tock", 1)
+        settle(made, links)
+        assert [n for _, n in received(b, "tocks")] == [1]
+    found = rows(b.admin, "select kind, event_type, events_there, events_here from pgps.audit_findings")
+    assert found == [("hop", "tick", 1, 0)]

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.fix_broker import call, make_type, publish, refused, rows, value
+from tests.fix_db import Connect
 from tests.links.rig import Broker, linked, open_link, received, settle
+from tests.sql.match.slow_filters import slow
 
 Brokers = Callable[[int], list[Broker]]
 RAISES = "10 / n > 1"  # n = 0
@@ -61,6 +63,46 @@ def test_a_filter_that_keeps_failing_is_taken_as_none_and_nothing_is_lost(broker
         call(b.admin, "unsubscribe", "all")
         settle([a, b], links)
         assert value(a.admin, "select count(*) from pgps_internal.class") == 0, "nothing is left behind"
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_filter_that_holds_up_the_dispatcher_is_taken_as_none(
+    brokers: Brokers, role: Callable[..., str], connect: Connect, is_locked: bool
+) -> None:
+    """Who has the same filter here as the neighbour's role is asked in that role's lane, and never suspended."""
+    a, b = brokers(2)
+    guest = role("guest", "pgps_link")
+    make_type(a.admin, "tick")
+    call(a.admin, "configure", "dispatch_filter_timeout", "50 milliseconds")
+    call(a.admin, "create_link", "to_b", b.dsn, role=guest)
+    link = open_link(a, b, "to_b")
+    try:
+        settle([a, b], [link])
+        call(b.admin, "subscribe", "all", "tick", filter="n > 1", scope="global")
+        settle([a, b], [link])
+        call(connect(guest, dsn=a.dsn), "subscribe", "same", "tick", filter="n > 1")
+        slow(a.admin, "same")
+        holding = connect(None, False, dsn=a.dsn)
+        if is_locked:
+            rows(holding, "select from pgps_internal.wanted for update")
+        publish(a.admin, "tick", 1, 2)
+        a.settle()
+        publish(a.admin, "tick", 1, 3)
+        a.settle()
+        assert value(a.admin, "select count(*) from pgps_internal.unasked") == int(is_locked)
+        holding.rollback()
+        call(a.admin, "reclaim")
+        publish(a.admin, "tick", 4)
+        settle([a, b], [link])
+        assert [n for _, n in received(b, "all")] == [2, 3, 4]
+        rows(a.admin, "call pgps.run_lanes()")
+        assert [n for _, n in received(a, "same")] == [2, 3, 4]
+        call(b.admin, "unsubscribe", "all")
+        settle([a, b], [link])
+        left = "select count(*) from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)"
+        assert value(a.admin, f"{left} where s.kind = 'link'") == 0
+    finally:
+        link.close()
 
 
 def test_what_an_attachment_asks_for_is_sent_whole_when_its_filter_raises(brokers: Brokers) -> None:

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from pgps_worker.links import service
-from tests.fix_broker import call, make_type, publish, refused, rows, value
+from tests.fix_broker import call, column, make_type, publish, refused, rows, value
 from tests.fix_db import Connect, wait_until
 from tests.links.rig import Broker, Lane, linked, received, settle
 from tests.links.serving import served
@@ -187,6 +187,8 @@ def test_a_neighbour_with_more_forms_of_filters_than_the_dispatcher_asks_gets_al
             settle(made, links)
         forms = "select count(*) from pgps_internal.signature"
         assert value(a.admin, forms) == 3
+        (crowd,) = value(a.admin, "select pgps.health() -> 'crowded'")
+        assert (crowd["setting"], crowd["event_type"], crowd["used"], crowd["most"]) == ("link_filters", "tick", 3, 3)
         wanted = "select count(*) from pgps_internal.wanted w join pgps_internal.class c using (class_id)"
         assert value(a.admin, f"{wanted} where c.signature_id is null") == 2, "n > 3 is of a form that is asked already"
         publish(a.admin, "tick", *range(12))
@@ -202,6 +204,35 @@ def test_a_neighbour_with_more_forms_of_filters_than_the_dispatcher_asks_gets_al
         publish(a.admin, "tick", 3, 4)
         settle(made, links)
         assert received(b, "new") == [("a", 4)]
+
+
+def test_a_filter_of_a_neighbour_that_holds_up_the_dispatcher_is_taken_as_none(brokers: Brokers) -> None:
+    a, b = made = brokers(2)
+    for broker in made:
+        make_type(broker.admin, "tick", "n integer, s text")
+    call(a.admin, "configure", "dispatch_filter_timeout", "50 milliseconds")
+    with linked([(a, b)]) as links:
+        settle(made, links)
+        call(b.admin, "subscribe", "slow", "tick", "n > 1", scope="global")
+        settle(made, links)
+        (signature,) = column(a.admin, "select signature_id from pgps_internal.signature")
+        text = value(a.admin, f"select pg_get_functiondef('pgps_internal.match_{signature}'::regproc)")
+        begin = "\n            begin\n"
+        assert text.count(begin) == 1
+        rows(a.admin, text.replace(begin, f"{begin} perform pg_catalog.pg_sleep(0.3);"))
+        for number in range(4):
+            publish(a.admin, "tick", number)
+            settle(made, links)
+        wanted = "select c.signature_id from pgps_internal.wanted w join pgps_internal.class c using (class_id)"
+        assert column(a.admin, wanted) == [None]
+        assert received(b, "slow") == [("a", 2), ("a", 3)]
+        # Neither is a further form asked for that role.
+        call(b.admin, "subscribe", "new", "tick", "n <> 5", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 4, 5)
+        settle(made, links)
+        assert received(b, "new") == [("a", 4)]
+        assert column(a.admin, wanted + " order by 1") == [None, None]
 
 
 def test_what_a_neighbour_calls_itself_nobody_else_changes(hub: Hub) -> None:

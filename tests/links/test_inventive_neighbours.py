@@ -1,9 +1,10 @@
-"""A neighbour that makes up brokers and event types: each of them costs the links of others."""
+"""A neighbour that makes up brokers, event types, gaps and events that are none: each of them costs others."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +12,8 @@ import pytest
 
 from tests.fix_broker import call, make_type, publish, refused, value
 from tests.fix_db import Connect
+from tests.links.horizon_stage import Scene
+from tests.links.peer import Item
 from tests.links.rig import Broker, linked, received, settle
 from tests.links.test_hostile_neighbours import Stranger
 
@@ -97,3 +100,70 @@ def test_what_one_may_not_say_any_more_others_may(stranger: Stranger, brokers: B
         publish(here.admin, "tick", 1)
         settle([here, there], links)
         assert received(there, "all") == [("a", 1)]
+
+
+def test_who_comes_near_a_limit_is_told_to_administrators(stranger: Stranger) -> None:
+    admin = stranger.here.admin
+    assert value(admin, "select pgps.health() -> 'crowded'") == []
+    own, role = stranger.identity["broker"], value(stranger.session, "select session_user")
+    stranger.take(ad(stranger, of=own, types=["a", "b", "c"]), ad(stranger), *map(described, ("t1", "t2")))
+    for setting, most in (("link_neighbours", "1"), ("link_types", "4"), ("link_origins", "3")):
+        call(admin, "configure", setting, most)
+    crowded = value(admin, "select pgps.health() -> 'crowded'")
+    # Two of three origins are less than four fifths.
+    assert [(c["role"], c["setting"], c["used"], c["most"]) for c in crowded] == [(role, "link_neighbours", 1, 1)]
+    call(admin, "configure", "link_types", "3")
+    call(admin, "configure", "link_origins", "2")
+    crowded = value(admin, "select pgps.health() -> 'crowded'")
+    assert [(c["setting"], c["used"]) for c in crowded] == [
+        ("link_neighbours", 1), ("link_origins", 2), ("link_types", 3),
+    ]  # fmt: skip
+
+
+def test_so_many_of_its_events_are_refused_and_no_more_and_none_is_lost(brokers: Brokers) -> None:
+    a, b = made = brokers(2)
+    make_type(a.admin, "tick")
+    make_type(b.admin, "tick", "n integer check (n <> 13)")
+    call(b.admin, "configure", "link_refused", "3")
+    waiting = "select count(*) from pgps.exceptions"
+    with linked([(a, b)]) as links:
+        settle(made, links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 13, 1, 13, 13)
+        settle(made, links)
+        assert value(b.admin, waiting) == 3
+        (crowd,) = value(b.admin, "select pgps.health() -> 'crowded'")
+        assert (crowd["setting"], crowd["used"], crowd["most"]) == ("link_refused", 3, 3)
+        publish(a.admin, "tick", 2, 3)
+        settle(made, links)
+        assert received(b, "all") == [("a", 1), ("a", 2), ("a", 3)], "what is not refused goes on"
+        publish(a.admin, "tick", 4, 13)
+        a.settle()
+        with refused("54000", "too many refused events", "3 are allowed", "discard_exception"):
+            settle(made, links)
+        assert value(b.admin, waiting) == 3
+        assert call(b.admin, "discard_exception", "tick") == 3
+        settle(made, links)
+        assert received(b, "all") == [("a", 4)]
+        assert value(b.admin, waiting) == 1
+
+
+def test_it_has_so_many_gaps_and_no_more(brokers: Brokers) -> None:
+    (here,) = brokers(1)
+    call(here.admin, "configure", "link_refused", "2")
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        s.ready()
+        one = s.number(s.b)
+
+        def gap(after: int) -> Item:
+            return s.b.message("gap", **s.x.key, attachment=one, after=after, upto=after + 1)
+
+        s.b.say(gap(4), gap(5))
+        assert value(here.admin, "select count(*) from pgps.exceptions") == 2
+        with refused("54000", "too many refused events and gaps", "2 are allowed"):
+            s.b.say(gap(6))
+        assert value(here.admin, "select count(*) from pgps_internal.gap") == 2
+        assert call(here.admin, "discard_exception", None) == 2
+        s.b.say(gap(6))

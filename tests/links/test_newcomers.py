@@ -16,7 +16,7 @@ from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import Connect
 from tests.links.horizon_stage import Scene
 from tests.links.peer import Item
-from tests.links.rig import Broker, received
+from tests.links.rig import Broker, linked, received, settle
 from tests.links.test_horizon_rules import Taken
 
 Brokers = Callable[[int], list[Broker]]
@@ -232,3 +232,37 @@ def test_event_types_and_subscriptions_unsettle_origins(scene: Scene) -> None:
     assert value(scene.here.admin, news) == 2
     scene.b.hear()
     assert value(scene.here.admin, news) == 0
+
+
+def test_who_joins_an_event_type_late_gets_no_events_before_its_filter_is_in_force(
+    brokers: Brokers, connect: Connect
+) -> None:
+    a, b = made = brokers(2)
+    for broker in made:
+        make_type(broker.admin, "tick")
+    make_type(b.admin, "other")
+    call(b.admin, "subscribe", "some", "tick", "n >= 5", scope="global")
+    with linked([(a, b)]) as links:
+        settle(made, links)
+        with connect(dsn=b.dsn, autocommit=False) as changing:
+            call(changing, "alter_event_type", "tick", add_attribute="m integer")
+            call(b.admin, "subscribe", "all", "ti*", scope="global")
+            # The neighbour is told what is wanted, while the subscription has not joined the type.
+            for n in range(3):
+                publish(b.admin, "other", n)
+                b.settle()
+                links[0].move()
+            changing.rollback()
+        for n in range(3):
+            publish(b.admin, "other", n)
+            b.settle()
+        assert value(b.admin, "select count(*) from pgps_internal.newcomer") == 0
+        publish(a.admin, "tick", 7, 3)
+        a.settle()
+        links[0].out.move()
+        b.settle()
+        before = received(b, "all")
+        settle(made, links)
+        publish(a.admin, "tick", 8, 2)
+        settle(made, links)
+        assert before + received(b, "all") in ([("a", 8), ("a", 2)], [("a", n) for n in (7, 3, 8, 2)])

@@ -86,6 +86,7 @@ STORIES: dict[str, list[str]] = {
         "insert into pgps_event.tick values (7)",
         "select pgps.publish('tick', '{\"n\": 8}', producer => 'p', producer_seq => 1)",
         "select pgps.claim('tick', 'q', 1)",
+        "select pgps.last_claim('tick', 'q')",
         "select pgps.begin_load('tick', 'a_load')",
         "select pgps.discard_load('a_load')",
         "select pgps.execute('publish tick (n) values (9)')",
@@ -185,16 +186,16 @@ _READ = set(
     """
     audit check_call check_callback check_composite check_filter client_channels count_exceptions end_of_stream explain
     explain_composite_event fetch_direct fetch_reply fetch_tuples find_exceptions find_queued find_subscriptions health
-    plan_composite_event session_channels slice_stream totals trace
+    plan_composite_event session_channels slice_stream suspects totals trace
     """.split()
 )
 # Each does to one row of its room what a neighbour of it in a story does.
 _ALIKE = set(
     """
     ack_spooled ack_stream cancel_unit end_conversation group_ready logon_session nack_events place_service
-    prepend_and_discard publish_load re_receive_reply relay_services spool_and_discard spool_cancel spool_getseqn
-    spool_inquire spool_play_through spool_replay spool_set_checkpoint_pointer spool_set_replay_pointer spool_wait
-    syncpoint
+    prepend_and_discard publish_load re_receive_reply relay_services set_network_role spool_and_discard spool_cancel
+    spool_getseqn spool_inquire spool_play_through spool_replay spool_set_checkpoint_pointer spool_set_replay_pointer
+    spool_wait syncpoint
     """.split()
 )
 

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 
-from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.fix_broker import call, column, make_type, meanwhile, publish, rows, value
 from tests.links.horizon_stage import Scene
 from tests.links.rig import Broker, linked, open_link, received, settle
 
@@ -27,9 +28,9 @@ PARENT = """
 """
 
 
-def go_on(broker: Broker) -> None:
-    """Let logs and ledgers go on in new segments."""
-    for sequence in ("event_id_seq", "shipment_id_seq", "arrival_id_seq"):
+def go_on(broker: Broker, *sequences: str) -> None:
+    """Let logs and ledgers, or some of them, go on in new segments."""
+    for sequence in sequences or ("event_id_seq", "shipment_id_seq", "arrival_id_seq"):
         name = f"pgps_internal.{sequence}"
         rows(broker.admin, f"select setval('{name}', ((select last_value from {name}) / {SEGMENT} + 1) * {SEGMENT})")
 
@@ -55,6 +56,49 @@ def test_ledgers_of_links_are_truncated_and_links_go_on(brokers: Brokers) -> Non
             turn(b)
         assert value(a.admin, "select max(events) from pgps_internal.shipment") == 0, "only what is carried over"
         assert value(b.admin, "select count(*) from pgps_internal.arrival where ids is not null") <= 1
+
+
+@pytest.mark.parametrize("side", ["sender", "horizon", "last"])
+def test_who_waits_for_a_ledger_that_is_being_truncated_goes_on_where_it_was(brokers: Brokers, side: str) -> None:
+    a, b = made = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links, psycopg.connect(b.dsn, autocommit=True) as reader:
+        settle(made, links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        for n in (1, 2):
+            publish(a.admin, "tick", n)
+            settle(made, links)
+            assert received(b, "all") == [("a", n)]
+        query = {
+            "sender": "select 1",
+            "horizon": "select pgps_internal.horizon(origin_id) from pgps_internal.origin where name = 'a'",
+            "last": "select pgps_internal.last_received(neighbour_id) from pgps_internal.neighbour",
+        }[side]
+        before, found = value(reader, query), []
+        lane = links[0].out
+        if side == "sender":
+            publish(a.admin, "tick", 3)
+            a.settle()
+        reclaims, waits, step = b, reader, lambda: found.append(value(reader, query))
+        if side == "sender":
+            reclaims, waits, step = (
+                a,
+                lane.source,
+                lambda: found.append(sum(i.get("events", 0) for i in lane.next()["items"])),
+            )
+        go_on(reclaims)
+        with psycopg.connect(reclaims.dsn) as session:
+            session.execute("select pgps.reclaim(100)")
+            with meanwhile(reclaims.admin, waits, step):
+                is_waiting = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+                assert value(reclaims.admin, is_waiting, [waits.info.backend_pid])
+                session.commit()
+        assert found == [before]
+        if side != "sender":
+            publish(a.admin, "tick", 3)
+        settle(made, links)
+        assert received(b, "all") == [("a", 3)]
 
 
 def test_what_was_trimmed_before_another_path_was_taken_is_an_exception_at_every_broker_behind(

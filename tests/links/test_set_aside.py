@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fix_broker import call, make_type, meanwhile, publish, rows, value
+from tests.fix_broker import WAYS, call, dispatch, make_type, meanwhile, publish, rows, value
 from tests.fix_db import Connect
 from tests.links.rig import Broker, linked, received, settle
+from tests.sql.match.slow_filters import slow
 
 Brokers = Callable[[int], list[Broker]]
 
@@ -97,3 +98,61 @@ def test_what_came_over_links_stays_in_order_when_a_type_is_resumed_while_anothe
         for broker in (b, c):
             assert received(broker, "tick") == [("a", 1)]
             assert received(broker, "tock") == [("a", 2), ("a", 4)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_waits_for_an_event_type_that_is_dropped_goes_on(brokers: Brokers, way: str) -> None:
+    a, b = made = brokers(2)
+    for kind in ("bad", "good"):
+        make_type(a.admin, kind)
+    with linked([(a, b)]) as links:
+        settle(made, links)
+        for kind in ("bad", "good"):
+            call(b.admin, "subscribe", kind, kind, scope="global")
+        settle(made, links)
+        type_id = value(b.admin, "select type_id from pgps_internal.event_type where name = 'bad'")
+        rows(b.admin, f"drop function pgps_internal.part_ids_{type_id}")
+        for kind in ("bad", "good"):
+            publish(a.admin, kind, 1)
+        settle(made, links)
+        assert received(b, "good") == [], "what came over links keeps one order across event types"
+        call(b.admin, "drop_event_type", "bad", True)
+        rows(b.admin, "vacuum pgps_internal.broken_type")
+        publish(a.admin, "good", 2)
+        a.settle()
+        while links[0].out.move():
+            pass
+        dispatch(b.admin, way)
+        assert received(b, "good") == [("a", 1), ("a", 2)]
+        assert value(b.admin, "select count(*) from pgps_internal.set_aside where batch_id is null") == 0
+
+
+def test_a_filter_that_moves_to_a_lane_loses_nothing_of_what_was_set_aside_with_what_came_over_a_link(
+    brokers: Brokers,
+) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "both", "tick", filter="n > 0", scope="global")
+        settle([a, b], links)
+        call(b.admin, "advertise", "tick")
+        settle([a, b], links)
+        call(b.admin, "configure", "dispatch_filter_timeout", "50 milliseconds")
+        number = value(b.admin, "select type_id from pgps_internal.event_type where name = 'tick'")
+        rows(b.admin, f"drop function pgps_internal.part_ids_{number}")
+        publish(a.admin, "tick", 1)
+        a.settle()
+        while links[0].out.move():
+            pass
+        publish(b.admin, "tick", 2)
+        rows(b.admin, "select pgps.dispatch()")
+        assert value(b.admin, "select count(*) from pgps_internal.set_aside where batch_id is null") == 2
+        call(b.admin, "resume_event_type", "tick")
+        slow(b.admin, "both")
+        rows(b.admin, "select pgps.dispatch_batch()")
+        assert value(b.admin, "select asked_in from pgps.classes where subscription = 'both'") == "lane"
+        publish(b.admin, "tick", 3)
+        settle([a, b], links)
+        rows(b.admin, "call pgps.run_lanes()")
+        assert sorted(n for _, n in received(b, "both")) == [1, 2, 3]

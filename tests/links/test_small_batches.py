@@ -323,3 +323,33 @@ def test_what_is_noted_together_is_the_same_as_item_by_item(brokers: Brokers, mo
         rows(b.admin, "update pgps_internal.origin set is_settled = false")
         assert not value(b.admin, settled, [json.dumps(batch["items"])])
         assert _noted(lane.target, batch) == together
+
+
+def test_a_batch_is_received_without_the_turn_of_routes_though_nobody_wants_anything_of_its_neighbour(
+    brokers: Brokers,
+) -> None:
+    a, b, c = made = brokers(3)
+    make_type(a.admin, "tick")
+    with linked([(a, b), (b, c)]) as links:
+        for link in links:
+            link.out.with_rows = link.back.with_rows = 32
+        settle(made, links)
+        call(c.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 1)
+        settle(made, links)
+        publish(a.admin, "tick", 2)
+        a.settle()
+        assert links[0].move()
+        b.settle()
+        lane = links[1].out
+        batch = lane.next()
+        lane.mark = None
+        with lane.target.transaction(force_rollback=True):
+            assert "taken" in call(lane.target, "link_take", json.dumps(batch))
+            turns = "select relation::regclass::text from pg_locks where pid = %s and mode = 'ExclusiveLock'"
+            held = column(c.admin, turns, [lane.target.info.backend_pid])
+            assert "pgps_internal.turn_of_routes" not in held
+        lane.carry(batch)
+        settle(made, links)
+        assert received(c, "all") == [("a", 1), ("a", 2)]

@@ -45,6 +45,28 @@ def test_an_event_crosses_a_link_once_however_many_want_it(brokers: Brokers) -> 
         assert [n for _, n in received(b, "even")] == [2, 4, 6, 8, 10]
 
 
+def test_a_local_subscription_asks_for_nothing_and_gets_what_is_known_here(brokers: Brokers) -> None:
+    a, b, c = brokers(3)
+    make_type(a.admin, "tick")
+    with linked([(a, b), (b, c)]) as links:
+        settle([a, b, c], links)
+        call(b.admin, "advertise", "tick")
+        call(b.admin, "subscribe", "here", "tick", filter="n < 10")
+        settle([a, b, c], links)
+        publish(a.admin, "tick", 1)
+        publish(b.admin, "tick", 2)
+        settle([a, b, c], links)
+        assert received(b, "here") == [("b", 2)], "nobody has asked for what others publish"
+        # Somebody behind this broker asks, and what he gets is known here.
+        call(c.admin, "subscribe", "behind", "tick", filter="n > 4", scope="global")
+        settle([a, b, c], links)
+        publish(a.admin, "tick", 3, 5, 11)
+        publish(b.admin, "tick", 6)
+        settle([a, b, c], links)
+        assert sorted(received(b, "here")) == [("a", 5), ("b", 6)]
+        assert sorted(received(c, "behind")) == [("a", 5), ("a", 11), ("b", 6)]
+
+
 def test_the_parts_of_a_large_transaction_cross_once_and_in_order(brokers: Brokers) -> None:
     a, b, c = brokers(3)
     for broker in (a, b, c):

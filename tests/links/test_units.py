@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -12,49 +11,7 @@ from psycopg.types.json import Jsonb
 
 from tests.fix_broker import call, rows, value
 from tests.fix_clock import Clock
-from tests.fix_db import Connect
-from tests.fix_units import Party, make_service
-from tests.links.rig import Broker, Link, linked, settle
-
-Brokers = Callable[[int], list[Broker]]
-SERVICE = "shop/orders/book"
-
-
-@dataclass
-class Scene:
-    """A client's broker, and the one that serves."""
-
-    home: Broker
-    shop: Broker
-    links: list[Link]
-    connect: Connect
-
-    def settle(self) -> None:
-        """Carry and apply everything, until nothing is left."""
-        while True:
-            settle([self.home, self.shop], self.links)
-            if not sum(value(broker.admin, "select pgps.relay_units()") for broker in (self.home, self.shop)):
-                return
-
-    def client(self, token: str = "client") -> Party:
-        return Party(self.connect(dsn=self.home.dsn), token)
-
-    def server(self, token: str = "server") -> Party:
-        return Party(self.connect(dsn=self.shop.dsn), token).serve(SERVICE)
-
-
-@pytest.fixture
-def scene(brokers: Brokers, connect: Connect) -> Iterator[Scene]:
-    home, shop = brokers(2)
-    for broker in (home, shop):
-        make_service(broker.admin, SERVICE, status_lifetime=9, lifetime="1 hour", store="broker")
-    call(shop.admin, "grant_service", *SERVICE.split("/"), "send", "pgps_neighbour")
-    call(shop.admin, "relay_services")
-    call(home.admin, "place_service", *SERVICE.split("/"), "b")
-    with linked([(home, shop)]) as links:
-        scene = Scene(home, shop, links, connect)
-        scene.settle()
-        yield scene
+from tests.links.unit_scene import SERVICE, Scene
 
 
 def test_a_conversation_is_one_both_ways_and_its_sender_sees_what_becomes_of_it(scene: Scene) -> None:
@@ -260,3 +217,19 @@ def test_what_makes_no_sense_holds_up_nobody_elses_units(scene: Scene) -> None:
     server.sync("commit")
     scene.settle()
     assert client.status(request["uow_id"]) == "PROCESSED"
+
+
+def test_times_of_a_unit_from_elsewhere_are_such_as_can_be_reckoned_with(scene: Scene) -> None:
+    class_, server_name, service = SERVICE.split("/")
+    body = {"class": class_, "server": server_name, "service": service, "role": "r", "token": "t", "to_server": True,
+            "is_uow": True, "is_persistent": False, "began_at": "-infinity", "ends_at": "infinity"}  # fmt: skip
+    rows(
+        scene.home.admin,
+        "insert into pgps_event.pgps_uow (to_broker, verb, client_broker, conversation, unit, body, messages)"
+        " values ('b', 'unit', 'a', 1, 1, %s, '{x}')",
+        [Jsonb(body)],
+    )
+    scene.settle()
+    kept = "select isfinite(began_at), isfinite(ends_at), ends_at - began_at > '1 year' from pgps_internal.unit"
+    assert rows(scene.shop.admin, kept) == [(True, True, True)]
+    assert scene.server().text("new") == "x"

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from pgps import install
+from pgps import _install_locks, install
+from tests.fix_broker import call, make_type, meanwhile
 from tests.fix_db import Connect
 
 # The code is applied several times.
@@ -39,3 +40,14 @@ def test_code_is_applied_beside_sessions_that_read_against_its_order_all_the_tim
         finally:
             done.set()
         looking.result()
+
+
+def test_what_is_dropped_while_it_is_waited_for_is_not_in_the_way(own_database: str, connect: Connect) -> None:
+    admin, watcher, installer = (connect(dsn=own_database) for _ in range(3))
+    for number in range(3):
+        make_type(admin, f"t{number}")
+    admin.execute("begin")
+    for number in range(3):
+        call(admin, "drop_event_type", f"t{number}", True)
+    with meanwhile(watcher, installer, lambda: _install_locks.stop_others(installer, 30.0)):
+        admin.execute("commit")

@@ -190,8 +190,12 @@ def test_uninstalling_does_not_drop_what_an_administrator_made_elsewhere(install
     mine = connect(dsn=installed)
     mine.execute("create table public.precious as select 1 as a")
     mine.execute("alter table public.precious owner to pgps_admin")
+    mine.execute("create function public.does() returns int language sql security definer as 'select 1'")
+    mine.execute("alter function public.does owner to pgps_admin")
     install.uninstall(installed)
     assert mine.execute("select a from public.precious").fetchone() == (1,)
+    owner = mine.execute("select proowner::regrole::text from pg_proc where proname = 'does'")
+    assert owner.fetchone() == ("pgps_admin",), "it runs with no more rights than before"
 
 
 @pytest.fixture

@@ -156,3 +156,23 @@ def test_what_a_rule_prepares_is_gone_when_it_raises(mallory: Mallory, name: Nam
     rule(mallory, name("r"), coupling, f"execute 'prepare _pg3_99 as select 1'; {raised}")
     assert publish_in_transaction(mallory) in ("P0001", "55000")
     assert column(mallory.admin, "select name from pg_prepared_statements where from_sql") == []
+
+
+def test_an_administrator_gives_nobody_elses_composite_event_a_filter(mallory: Mallory) -> None:
+    """It would run with the owner's rights; what else there is to change is an administrator's."""
+    name, kind = f"{mallory.event_type}_c", quoted(mallory.event_type)
+    call(mallory.admin, "create_composite_event", name, f"{kind} a ; {kind} b", filter="b.n > a.n")
+    rows(mallory.admin, f"grant pgps_admin to {quoted(mallory.role)}")
+    function = asked(mallory, "")
+    with refused("42501", name):
+        call(mallory.connection, "alter_composite_event", name, filter=f"{function}(b.n)")
+    with refused("42501", name):
+        rows(
+            mallory.connection,
+            "select pgps._call('alter_composite', jsonb_build_object('name', %s::text, 'filter', %s::text))",
+            [name, f"{function}(b.n)"],
+        )
+    call(mallory.connection, "alter_composite_event", name, max_open=7)
+    assert value(mallory.admin, "select filter from pgps.composite_events where name = %s", [name]) == "b.n > a.n"
+    call(mallory.connection, "alter_composite_event", name, filter="")
+    assert value(mallory.admin, "select filter from pgps.composite_events where name = %s", [name]) is None

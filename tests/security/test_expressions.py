@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import psycopg
 import pytest
@@ -125,6 +126,8 @@ def test_types_of_constants_that_a_caller_makes_up_give_no_rights(
         ("c text default current_setting('is_superuser')", "current_setting"),
         ("c bigint default nextval('pgps_internal.event_id_seq')", ""),
         ("c bigint default nextval({n}::regclass)", "nextval"),
+        ("c int check (nextval('{n}'::regclass) > c)", "sequence in a check"),
+        ("c int check (nextval('{n}'::name::regclass) is not null)", "sequence in a check"),
     ],
 )
 def test_only_what_is_listed_may_stand_in_a_default_or_check(
@@ -192,6 +195,30 @@ def test_a_policy_for_somebody_else_calls_no_code_of_its_author(
             text.format(s=eve.schema, secret=secret),
         )  # fmt: skip
     assert rows(eve.admin, "select from pgps.policies where event_type = %s", [eve.event_type]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        ("n in (select n from public.{t})", True),
+        ("n in (select x.n from public.{t} x join public.{t} y using (n) where y.consents)", True),
+        ("n in (select n from public.{t} where secret = 'x')", False),
+        ("exists (select from public.{t} t where t::text ~ 'x')", False),
+        ("n in (select x.n from public.{t} x where exists (select from public.{t} y where y.secret = 'x'))", False),
+        ("exists (select from public.{t} t where t.tableoid <> 0)", False),
+        ("n < (select count(*) from public.{t})", False),
+    ],
+)
+def test_a_policy_reads_the_columns_that_its_author_may_read(
+    eve: Mallory, role: Callable[..., str], name: Callable[..., str], text: str, *, is_allowed: bool
+) -> None:
+    alice, table = role("alice"), name("ward")
+    rows(eve.admin, f"create table public.{table} (gone integer, n integer, secret text, consents boolean)")
+    rows(eve.admin, f"alter table public.{table} drop column gone; grant select on public.{table} to {quoted(alice)}")
+    rows(eve.admin, f"grant select (n, consents) on public.{table} to {quoted(eve.role)}")
+    with nullcontext() if is_allowed else refused("42501", table):
+        call(eve.connection, "create_policy", quoted(eve.event_type), "p", alice, text.format(t=table))
+    rows(eve.admin, f"drop table public.{table} cascade")
 
 
 def test_a_policy_reads_plain_tables_by_whatever_name_they_have_now(

@@ -40,6 +40,7 @@ CALLS: dict[str, set[str]] = {
     "create_network('{fresh}', '{{host=127.0.0.1 port=1 dbname=none}}')": ADMIN,
     "alter_network('{network}', '{{host=127.0.0.1 port=2 dbname=none}}')": ADMIN,
     "drop_network('{network}')": ADMIN,
+    "set_network_role('{broker}', 'pgps_link')": ADMIN,
     "join_group('{spool}', '{client}')": MEMBER,
     "join_group('{spool}', '{client}', session => {session})": MEMBER,
     "leave_group('{spool}', '{client}')": MEMBER,
@@ -92,9 +93,9 @@ class World:
         # As if a broker of another network had spooled here.
         query = """
             insert into pgps_internal.network_origin (broker_id, network_id, network, epoch, name)
-            values (gen_random_uuid(), 1, 'here', 1, %s)
+            values (gen_random_uuid(), 1, 'here', 1, %s) returning broker_id
             """
-        rows(admin, query, [self.names["network"]])
+        self.names["broker"] = value(admin, query, [self.names["network"]])
         self.names["session"] = self.join("member", self.names["client"])
         self.join("other", self.names["another"])
         for n in (1, 2):

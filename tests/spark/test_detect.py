@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgps.errors import BrokerError, PgpsError, WrongState
+from pgps.errors import BadArgument, BrokerError, PgpsError, WrongState
 from pgps_spark import detect, start
 from pgps_spark.errors import unwrapped
 from tests.acceptance.documents import ROOT, blocks_of
@@ -190,6 +190,78 @@ def test_the_broker_detects_the_same(spark: SparkSession, broker: Broker) -> Non
                 for row in detect(frames, expression, **arguments).collect()
             ]
             assert pairs(found) == pairs(wanted), f"{expression} in {context}"
+
+
+def test_a_leaf_with_a_source_takes_events_of_its_type_only(spark: SparkSession) -> None:
+    """Also when one stream has the events of all types."""
+    events = spark.createDataFrame(
+        [("news", 1, "north", at(0)), ("quote", 2, "south", at(1)), ("quote", 3, "north", at(2)),
+         ("quote", 4, None, at(3)), ("news", 5, "south", at(4))],
+        "event_type string, event_id long, origin string, at timestamp",
+    )  # fmt: skip
+    found = detect(events, "quote@north a ; news b", time="at", max_open=9, context="chronicle").collect()
+    assert [[part["event_id"] for part in json.loads(row.constituents)] for row in found] == [[3, 5]]
+
+
+def test_events_of_several_types_with_the_same_number_and_time_are_all_seen(spark: SparkSession) -> None:
+    """As of files that number their events each for itself."""
+    quotes = spark.createDataFrame([(1, "q1", at(0)), (2, "q2", at(9))], "event_id long, text string, at timestamp")
+    news = spark.createDataFrame([(1, "n1", at(0)), (2, "n2", at(1))], "event_id long, text string, at timestamp")
+    given: dict[str, Any] = {"time": "at", "max_open": 9, "context": "chronicle"}
+    for expression, wanted in (
+        ("news a", [["n1"], ["n2"]]),
+        ("news a ; quote b", [["n1", "q1"], ["n2", "q2"]]),
+        ("quote a ; news b", [["q1", "n2"]]),
+        # A sequence in which the same event may be in two places.
+        ("(quote a and news b) ; quote c", [["n1", "q1", "q2"]]),
+        ("(quote a and news b) ; news c", [["n1", "q1", "n2"]]),
+    ):
+        found = detect({"quote": quotes, "news": news}, expression, **given).collect()
+        shown = [[part["payload"]["text"] for part in json.loads(row.constituents)] for row in found]
+        assert sorted(shown) == wanted, expression
+
+
+def test_numbers_that_have_no_place_in_the_order_are_refused(spark: SparkSession) -> None:
+    schema = "event_id long, batch long, n long, at timestamp"
+    for order, (batch, n), sqlstate in (
+        (("n",), (0, -1), "22003"),
+        (("n",), (0, None), "22004"),
+        (("batch", "n"), (0, 2**48), "22003"),
+        (("batch", "n"), (2**48, 0), "22003"),
+        (("batch", "n"), (-1, 0), "22003"),
+    ):
+        events = spark.createDataFrame([(7, batch, n, at(0))], schema)
+        with pytest.raises(BadArgument, match="event of type quote") as caught, unwrapped():
+            detect(events, "quote", time="at", order_by=order).collect()
+        assert caught.value.sqlstate == sqlstate, order
+    # Microseconds as a number, and one alone: it has room.
+    events = spark.createDataFrame([(7, 0, 2**63 - 1, at(0)), (8, 0, 2**51, at(0))], schema)
+    (found,) = detect(events, "quote a ; quote b", time="at", order_by=("n",)).collect()
+    assert [part["event_id"] for part in json.loads(found.constituents)] == [8, 7]
+
+
+def test_an_attribute_that_is_not_used_may_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path)
+    given: dict[str, Any] = {
+        "time": "at",
+        "context": "chronicle",
+        "max_open": 9,
+        "attributes": "symbol text = a.symbol",
+    }
+
+    def run(schema: str, filter_: str = "b.price > a.price") -> None:
+        quotes = spark.readStream.schema(schema).json(str(tmp_path / "in"))
+        with unwrapped():
+            stream.run(detect(quotes, "quote a ; quote b", filter=filter_, **given))
+
+    stream.put((1, "A", 1, 0), (2, "A", 0, 5))
+    run(QUOTES)
+    stream.put((3, "A", 2, 9), (4, "A", 0, 99))
+    run(f"{QUOTES}, venue string")
+    assert stream.found() == [("A", [1, 3])]
+    stream.put((5, "A", 9, 999))
+    with pytest.raises(WrongState, match="another definition"):
+        run(QUOTES.replace("price double", "price decimal(20,2)"))
 
 
 def test_the_manual_shows_what_is_found(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,9 @@ import datetime as dt
 import math
 import statistics
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -285,105 +285,56 @@ def test_a_configuration_that_is_wrong_says_where(text: str, said: str, tmp_path
         config.load(tmp_path / "none.toml")
 
 
-def test_an_archive_that_dies_anywhere_has_each_event_once(
+def test_findings_and_figures_may_be_events_of_one_type(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    t = broker.type("symbol text, price float8, at timestamptz")
+    found = broker.type(f"kind text, {FINDING}, deviation float8")
+    job = config.Analyse(
+        name="watch", dsn=broker.dsn, checkpoint=f"{tmp_path}/checkpoint", subscription=broker.subscribe(t),
+        key="symbol", value="price", time="at", window=100.0, findings=found, statistics=found.upper(), minimum=5,
+        slide=10.0,
+    )  # fmt: skip
+    rows(
+        broker.connection,
+        f"insert into pgps_event.{t} select 'IBM', 100 + g % 2 + 900 * (g / 19), to_timestamp(1000 + g)"
+        " from generate_series(0, 19) g",
+    )
+    broker.dispatch()
+    run_job(spark, job)
+    assert sorted(broker.received(found, "kind")) == ["finding", "statistics"]
+
+
+def test_a_batch_whose_rejects_are_written_keeps_them(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pgps_spark.pipeline import archive
-    from pgps_spark.pipeline.files import Files
+    """Neither a repetition after the constraint was relaxed nor a new checkpoint loses what was refused."""
+    from pgps_spark.pipeline import ingest
 
-    t = broker.type("n integer not null", auditable=True)
-    job = config.Archive(
-        name="keep", dsn=broker.dsn, checkpoint=f"{tmp_path}/checkpoint", event_type=t, max_events=1500,
-        subscription=broker.subscribe(t), directory=f"{tmp_path}/archive",
-    )  # fmt: skip
-    publish_all = f"insert into pgps_event.{t} (n) select g from generate_series(%s::int, %s) g"
-    rows(broker.connection, publish_all, [1, 3000])
-    broker.dispatch()
-    write, remove = archive._write, Files.remove
-
-    def dies_after_writing(df: DataFrame, batch: int, *, directory: str) -> None:
-        write(df, batch, directory=directory)
-        if batch == 1:
-            raise RuntimeError("killed")
-
-    def dies_while_removing(files: Files, path: str) -> None:
-        remove(files, path)
-        if "/date=" in path:
-            raise RuntimeError("killed")
-
-    for place, name, dying in ((archive, "_write", dies_after_writing), (Files, "remove", dies_while_removing)):
-        with monkeypatch.context() as patched:
-            patched.setattr(place, name, dying)
-            with pytest.raises(Exception, match="killed"):
-                run_job(spark, job)
-    rows(broker.connection, publish_all, [3001, 3010])
-    broker.dispatch()
-    run_job(spark, job)
-    for queue, columns in (("in", ["n"]), ("out", ["event_id", "subscription"])):
-        found = spark.read.parquet(f"{tmp_path}/archive/{t}/{queue}").select(*columns).collect()
-        assert len(found) == len(set(found)) == 3010 * (1 if queue == "in" else 2), queue
-
-
-def _archive(broker: Broker, event_type: str, path: Path, **options: int) -> config.Archive:
-    return config.Archive(
-        name="keep", dsn=broker.dsn, checkpoint=f"{path}/checkpoint", event_type=event_type,
-        max_events=options.get("max_events", 1500), subscription=broker.subscribe(event_type),
-        directory=f"{path}/archive",
+    t = broker.type("n integer not null check (n < 5)")
+    (tmp_path / "files").mkdir()
+    job = config.Ingest(
+        name="few", dsn=broker.dsn, checkpoint=f"{tmp_path}/checkpoint", event_type=t, source=f"{tmp_path}/files",
+        rejects=f"{tmp_path}/rejects",
     )  # fmt: skip
 
+    def rejected() -> list[str]:
+        return sorted(row.source for row in spark.read.parquet(f"{tmp_path}/rejects").collect())
 
-def test_an_archive_keeps_attributes_that_come_and_go(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    t = broker.type("n integer not null, old text", auditable=True)
-    job = _archive(broker, t, tmp_path)
-    rows(broker.connection, f"insert into pgps_event.{t} (n, old) values (1, 'a')")
-    broker.dispatch()
-    run_job(spark, job)
-    rows(broker.admin, "select pgps.alter_event_type(%s, drop_attribute => 'old')", [t])
-    rows(broker.admin, "select pgps.alter_event_type(%s, add_attribute => 'later text')", [t])
-    rows(broker.connection, f"insert into pgps_event.{t} (n, later) values (2, 'b')")
-    broker.dispatch()
-    run_job(spark, job)
-    rows(broker.connection, f"insert into pgps_event.{t} (n, later) values (3, 'c')")
-    broker.dispatch()
-    run_job(spark, job)
-    found = spark.read.parquet(f"{tmp_path}/archive/{t}/in").select("n", "old", "later").collect()
-    assert sorted(map(tuple, found)) == [(1, "a", None), (2, None, "b"), (3, None, "c")]
-    # Another type under the same name cannot be put together with the first; nothing of either is lost.
-    rows(broker.admin, "select pgps.alter_event_type(%s, drop_attribute => 'later')", [t])
-    rows(broker.admin, "select pgps.alter_event_type(%s, add_attribute => 'later integer')", [t])
-    for n in (4, 5):
-        rows(broker.connection, f"insert into pgps_event.{t} (n, later) values ({n}, {n})")
-        broker.dispatch()
-        run_job(spark, job)
-    kinds: dict[int, object] = {}
-    for day in Path(f"{tmp_path}/archive/{t}/in").glob("date=*"):
-        for batch in day.glob("batch=*"):
-            kinds |= {row.n: row.later for row in spark.read.parquet(str(batch)).collect()}
-    assert kinds == {1: None, 2: "b", 3: "c", 4: 4, 5: 5}
+    (tmp_path / "files" / "a.csv").write_text("n\n1\n7\nnone\n")
+    publish_batch = ingest._publish
 
-
-def test_an_archive_that_is_interrupted_before_the_commit_has_each_event_once(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pgps_spark.pipeline import archive
-
-    t = broker.type("n integer not null", auditable=True)
-    job = _archive(broker, t, tmp_path)
-    rows(broker.connection, f"insert into pgps_event.{t} (n) select g from generate_series(1, 2010) g")
-    broker.dispatch()
-    write = archive._write
-
-    def dies_after_writing(df: DataFrame, batch: int, *, directory: str) -> None:
-        write(df, batch, directory=directory)
-        if batch == 1:
-            raise RuntimeError("interrupted")
+    def dies_afterwards(df: DataFrame, batch: int, **given: Any) -> None:
+        publish_batch(df, batch, **given)
+        raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(archive, "_write", dies_after_writing)
-        with pytest.raises(Exception, match="interrupted"):
+        patched.setattr(ingest, "_publish", dies_afterwards)
+        with pytest.raises(Exception, match="killed"):
             run_job(spark, job)
-    # As after Ctrl-C: what is written is put together, though the checkpoint knows nothing of its last batch.
-    archive.finish(spark, job)
+    constraint = "select conname from pg_constraint where conrelid = %s::regclass and contype = 'c'"
+    for (name,) in rows(broker.admin, constraint, [f"pgps_event.{t}"]):
+        rows(broker.admin, f'alter table pgps_event.{t} drop constraint "{name}"')
     run_job(spark, job)
-    found = [row.n for row in spark.read.parquet(f"{tmp_path}/archive/{t}/in").collect()]
-    assert sorted(found) == list(range(1, 2011))
+    assert (broker.received(t), rejected()) == ([1], ['{"n":"7"}', '{"n":"none"}'])
+    (tmp_path / "files" / "a.csv").write_text("n\nmany\n")
+    run_job(spark, replace(job, checkpoint=f"{tmp_path}/another"))
+    assert rejected() == ['{"n":"7"}', '{"n":"many"}', '{"n":"none"}']

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from pgps.errors import (
     WrongState,
 )
 from pgps_spark import publish, publish_stream, publishing
+from pgps_spark.errors import unwrapped
 from pgps_spark.queries import to_end
 from tests.fix_broker import call, quoted, rows
 from tests.spark.conftest import Broker
@@ -114,7 +117,7 @@ def test_a_micro_batch_that_is_repeated_is_published_once(spark: SparkSession, b
     def crashing(events: DataFrame, target: str, *, dsn: str) -> Any:
         # The driver dies when it has published, and before Spark has noted that the batch is done.
         def work(df: DataFrame, batch: int) -> None:
-            from pgps_spark.publishing import query_producer
+            from pgps_spark.claims import query_producer
 
             publish(df, target, dsn=dsn, job=query_producer(df), batch=batch)
             raise RuntimeError("killed")
@@ -127,6 +130,43 @@ def test_a_micro_batch_that_is_repeated_is_published_once(spark: SparkSession, b
     run(publish_stream)
     assert broker.depth(s) == 0
     assert sorted(broker.received(target)) == list(range(100))
+
+
+@pytest.mark.parametrize("by", ["publish_stream", "data source"])
+def test_a_checkpoint_that_was_set_back_publishes_nothing_under_numbers_that_are_taken(
+    spark: SparkSession, broker: Broker, tmp_path: Path, by: str
+) -> None:
+    """Its next micro-batch has what came since, too: taken for a repetition, that would be left out."""
+    t = broker.type("n integer not null")
+    (tmp_path / "files").mkdir()
+    checkpoint = tmp_path / "checkpoint"
+
+    def run(n: int) -> None:
+        (tmp_path / "files" / f"{n}.csv").write_text(f"n\n{n}\n")
+        events = spark.readStream.schema("n int").option("header", "true").csv(f"{tmp_path}/files")
+        if by == "publish_stream":
+            writer = publish_stream(events, t, dsn=broker.dsn)
+        else:
+            writer = events.writeStream.format("pgps").options(dsn=broker.dsn, eventType=t)
+        with unwrapped():
+            to_end(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True))
+
+    run(0)
+    shutil.copytree(checkpoint, tmp_path / "backup")
+    run(1)
+    run(2)
+    shutil.copytree(checkpoint, tmp_path / "newest")
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "backup", checkpoint)
+    with pytest.raises(WrongState, match="older than what was published"):
+        run(3)
+    assert broker.received(t) == [0, 1, 2]
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "newest", checkpoint)
+    run(4)
+    assert broker.received(t) == [0, 1, 2, 3, 4]
+    left = "select count(*) from pgps_internal.load l join pgps_internal.event_type t using (type_id) where t.name = %s"
+    assert rows(broker.admin, left, [t]) == [(0,)]
 
 
 def test_both_writers_of_the_data_source_publish(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
@@ -172,6 +212,11 @@ def test_a_row_that_is_refused_in_the_middle_leaves_nothing_published(spark: Spa
         publish(df, t, dsn=broker.dsn)
     with pytest.raises(PgpsError, match="violates"):
         publish(df.where("n > 6000").coalesce(1), t, dsn=broker.dsn, via="jdbc")
+    refused = df.where("n = 7000").coalesce(1)
+    for write in (partial(publish, refused, t), partial(publish, refused, t, via="jdbc")):
+        with pytest.raises(ConstraintViolated) as caught:
+            write(dsn=broker.dsn)
+        assert (caught.value.sqlstate, bool(caught.value.constraint)) == ("23514", True)
     assert broker.received(t) == []
 
 
@@ -210,6 +255,45 @@ def test_rows_that_are_no_events_are_published_as_rejects_and_the_others_once(
     }  # fmt: skip
     assert len(found) == 12
     assert {(event_type, job) for *_, event_type, job in found} == {(t, "nightly")}
+
+
+def test_a_row_that_cannot_even_be_shown_stops_nothing(spark: SparkSession, broker: Broker) -> None:
+    """U+0000, no UTF-8, a year that Python lacks, JSON nested too deep, a domain's function that raises."""
+    small = broker.make("small")
+    rows(
+        broker.admin,
+        f"create function public.{small}_checked(value text) returns boolean language plpgsql immutable as"
+        " $$ begin if value = 'bad' then raise exception 'no'; end if; return true; end $$",
+    )
+    rows(broker.admin, f"create domain public.{small} as text check (public.{small}_checked(value))")
+    t = broker.type(f"n integer, text public.{small}, at timestamptz, doc jsonb, many text[]")
+    dead = broker.type(REJECTS)
+    df = spark.sql(
+        "select n, if(n = 1, 'a\\\\u0000\\u0000b', if(n = 2, cast(x'41ff' as string), if(n > 6, 'bad', 'good'))) text,"
+        " if(n = 8, timestamp_seconds(300000000000), null) at, if(n = 4, repeat('[', 200000), null) doc,"
+        " if(n = 5, array(cast(x'ff' as string)), array('x')) many from (select explode(array(1, 2, 3, 4, 5, 7, 8)) n)"
+    )
+    done = publish(df, t, dsn=broker.dsn, rejects=dead)
+    assert (done.events, done.rejected) == (1, 6)
+    assert broker.received(t) == [3]
+    query = f"select (source ->> 'n')::int, sqlstate, source from pgps_queue.{dead}_log order by 1"
+    found = {n: (sqlstate, source) for n, sqlstate, source in rows(broker.admin, query)}
+    assert {n: sqlstate for n, (sqlstate, _) in found.items()} == {
+        1: "22021", 2: "22021", 4: "54001", 5: "22021", 7: "P0001", 8: "P0001",
+    }  # fmt: skip
+    assert found[1][1]["text"] == "a\\u0000\\u0000b"
+    assert found[2][1]["text"] == "A\ufffd"
+    assert found[8][1]["at"].startswith("11476-")
+
+
+def test_a_jdbc_write_is_as_secure_as_the_connection_string_says(broker: Broker) -> None:
+    from pgps_spark import jdbc_options
+
+    assert "sslmode" not in jdbc_options(broker.dsn)["url"]
+    url = jdbc_options(f"{broker.dsn} sslmode=allow sslrootcert=/etc/ssl/a&b.pem")["url"]
+    assert "&sslmode=allow&sslrootcert=/etc/ssl/a%26b.pem" in url
+    with pytest.raises(ConfigError, match="require_auth=scram-sha-256"):
+        jdbc_options(f"{broker.dsn} require_auth=scram-sha-256")
 
 
 def test_a_stream_goes_on_behind_rows_that_are_no_events(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

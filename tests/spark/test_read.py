@@ -102,6 +102,27 @@ def test_a_queue_is_read_in_partitions_with_filters_and_columns_pushed_down(
         spark.read.format("pgps").option("quue", t).load()
 
 
+def test_filters_that_are_pushed_down_find_what_spark_finds(spark: SparkSession, broker: Broker) -> None:
+    """Also where a schema reads a column as another type, and where values that Spark does not have are null."""
+    t = broker.type("n integer, price numeric, small float8, exact numeric(8,2)", auditable=True)
+    values = "(1, 0.1, 0.1, 0.1), (2, 'NaN', 5, 5), (3, 7, 7, 'NaN'), (4, null, null, null)"
+    rows(broker.connection, f"insert into pgps_event.{t} (n, price, small, exact) values {values}")
+    broker.dispatch()
+    reader = spark.read.format("pgps").option("dsn", broker.dsn).option("queue", f"{t}_in").option("mode", "permissive")
+    own = "n int, price double, small float, exact decimal(10,4), _corrupt_record string"
+    natural = "n int, price decimal(38,18), small double, exact decimal(8,2), _corrupt_record string"
+    for schema in (own, natural):
+        for condition in ("price = 0.1", "small = 0.1f", "small = 0.1", "price > 5", "exact > 4", "price is null",
+                          "exact is null", "small > 4", "n > 1 and n < 4", "price is not null"):  # fmt: skip
+            counts = [
+                reader.schema(schema).option("pushFilters", str(pushes).lower()).load().where(condition).count()
+                for pushes in (True, False)
+            ]
+            assert counts[0] == counts[1], f"{condition} of {schema}"
+    pushed = reader.schema(natural).option("pushFilters", "true").load().where("n = 3")
+    assert "Filter (" not in pushed._jdf.queryExecution().toString().partition("Physical Plan")[2]
+
+
 def test_a_stream_goes_on_where_it_stood_and_acknowledges(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     t = broker.type()
     s = broker.subscribe(t, filter="n % 2 = 0")
@@ -177,6 +198,34 @@ def test_a_pattern_is_read_as_json(spark: SparkSession, broker: Broker, tmp_path
         call(broker.connection, "unsubscribe", s)
         call(broker.admin, "drop_event_type", other, cascade=True)
     assert sorted(chain.from_iterable(found)) == ['{"n": 1, "text": null}', '{"word": "hello"}']
+
+
+def test_the_events_of_a_pattern_are_in_the_order_of_delivery(broker: Broker) -> None:
+    """Though they come by type, and a batch has many of each."""
+    one = broker.type()
+    two = f"{one}_more"
+    call(broker.admin, "create_event_type", two, "n integer")
+    rows(broker.admin, f"grant insert, select on pgps_event.{two} to {broker.role}")
+    call(broker.connection, "advertise", two)
+    s = broker.subscribe(f"{one}*")
+    for _ in range(2):
+        with broker.connection.transaction():
+            for n in range(6):
+                rows(broker.connection, f"insert into pgps_event.{(one, two)[n % 2]} (n) values ({n})")
+        broker.dispatch()
+    source = PgpsDataSource({"dsn": broker.dsn, "subscription": s, "columns": "batch_id,event_id,event_type"})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, SubscriptionReader)
+    try:
+        begin = reader.initialOffset()
+        (part,) = reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
+        found = [tuple(row.values()) for batch in reader.read(part) for row in batch.to_pylist()]
+    finally:
+        reader.stop()
+        call(broker.connection, "unsubscribe", s)
+        call(broker.admin, "drop_event_type", two, cascade=True)
+    assert found == sorted(found)
+    assert [event_type for _, _, event_type in found] == [one, two] * 6
 
 
 @pytest.mark.parametrize("policy", [False, True])

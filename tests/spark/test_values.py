@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pgps.errors import PgpsError
-from pgps_spark import publish
+from pgps.errors import BadArgument, PgpsError
+from pgps_spark import detect, publish
 from pgps_spark.errors import told, unwrapped
 from pgps_spark.queries import to_end
 from tests.fix_broker import rows
@@ -212,3 +213,78 @@ def test_no_plan_shows_the_password_of_a_connection_string(
     spark.sql(f"explain extended select * from {view}").show(truncate=False)
     spark.sql(f"explain extended create temporary view other using pgps options (dsn '{uri}')").show(truncate=False)
     assert ":test@" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def berlin(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, in a zone whose time was of its own place until 1893: 53 minutes and 28 seconds before UTC."""
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_times_and_intervals_are_published_as_they_are(berlin: SparkSession, broker: Broker) -> None:
+    t = broker.type("n integer, at timestamptz, many timestamptz[], doc jsonb, d interval, ms timestamptz(3)")
+    df = berlin.sql(
+        "select *, array(at) many, named_struct('at', at) doc, at ms from values"
+        " (1, timestamp'1890-01-01 00:00:00Z', interval '-1 02:00:00.000001' day to second),"
+        " (2, timestamp'2024-02-29 12:00:00.123456Z', null) _ (n, at, d)"
+    )
+    publish(df, t, dsn=broker.dsn)
+    broker.dispatch()
+    query = (
+        "select extract(epoch from at)::numeric, extract(epoch from many[1])::numeric,"
+        " (doc ->> 'at')::timestamptz = at, extract(epoch from d)::numeric, extract(epoch from ms)::numeric"
+        f" from pgps_queue.{t}_log order by n"
+    )
+    old = Decimal("-2524521600.000000")
+    new = Decimal("1709208000.123456")
+    assert rows(broker.admin, query) == [
+        (old, old, True, Decimal("-93600.000001"), old), (new, new, True, None, Decimal("1709208000.123000")),
+    ]  # fmt: skip
+    for wrong, said in (
+        ("timestamp_ntz'2024-01-01 00:00:00' ms", '"ms" is timestamp_ntz'),
+        ("interval '1' year d", '"d" is interval year'),
+        ("interval '1' day n", '"n" is interval day'),
+    ):
+        with pytest.raises(BadArgument, match="does not fit") as caught:
+            publish(berlin.sql(f"select {wrong}"), t, dsn=broker.dsn)
+        assert said in caught.value.message
+
+
+def test_a_time_with_seconds_in_its_offset_is_detected_as_it_is(berlin: SparkSession) -> None:
+    quotes = berlin.sql("select 1L event_id, timestamp'2024-01-01 00:00:00Z' at, timestamp'1890-01-01 00:00:00Z' since")
+    (found,) = detect(quotes, "quote a", time="at", attributes="since timestamptz = a.since").collect()
+    assert found.since.timestamp() == -2524521600
+
+
+def test_attributes_named_as_what_a_stream_adds_are_read_beside_it(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    t = broker.type("event_type text, batch_id integer, attribute_batch_id text")
+    s = broker.subscribe(t)
+    rows(broker.connection, f"insert into pgps_event.{t} values ('theirs', 7, 'x')")
+    broker.dispatch()
+    (row,) = _run(broker.stream(spark, s), tmp_path / "a")
+    assert (row.attribute_event_type, row.attribute_batch_id_, row.attribute_batch_id) == ("theirs", 7, "x")
+    assert row.batch_id > 0
+    rows(broker.connection, f"insert into pgps_event.{t} values ('theirs', 8, 'x')")
+    broker.dispatch()
+    named = "event_type,attribute_event_type,batch_id,attribute_batch_id_"
+    (row,) = _run(broker.stream(spark, s, columns=named), tmp_path / "b")
+    assert (row.event_type, row.attribute_event_type, row.attribute_batch_id_) == (t, "theirs", 8)
+
+
+def test_an_event_whose_id_is_read_too_narrow_is_put_aside(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    t = broker.type("n integer")
+    s = broker.subscribe(t)
+    rows(broker.admin, "select setval('pgps_internal.event_id_seq', last_value + 200) from pgps_internal.event_id_seq")
+    rows(broker.connection, f"insert into pgps_event.{t} values (1), (2)")
+    broker.dispatch()
+    reader = spark.readStream.format("pgps").option("dsn", broker.dsn).option("subscription", s)
+    assert _run(reader.schema("event_id tinyint, n int, publisher string").load(), tmp_path / "checkpoint") == []
+    query = f"select n, error from pgps_queue.{t}_exception where subscription = %s order by n"
+    failed = rows(broker.connection, query, [s])
+    assert [n for n, _ in failed] == [1, 2]
+    assert all(error.endswith(" is no tinyint") for _, error in failed)

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.unit.test_containers import ROOT
 
@@ -78,14 +79,30 @@ def test_each_role_has_a_password_of_its_own_and_each_container_those_that_it_ne
     assert compose["secrets"] == {role: {"file": f"${{PGPS_PASSWORDS:-docker/passwords}}/{role}"} for role in roles}
     assert {path.name for path in (ROOT / "docker" / "passwords").iterdir()} == roles
     for name, service in compose["services"].items():
-        linked = {"peer"} if service.get("profiles") == ["network"] else set()
+        environment = service.get("environment", {})
         if name.endswith("install"):
-            needed = {"postgres", "worker"} | linked
+            needed = {"postgres", "worker"} | ({"peer"} if "PEERS" in environment else set())
         elif name.endswith("worker"):
-            needed = {"worker"} | linked
+            needed = {login.partition("@")[0] for login in environment["PGPS_LOGINS"].split()}
         else:
             needed = {"grafana": {"grafana"}, "console": set(), "prometheus": set()}.get(name, {"postgres"})
         assert set(service.get("secrets", [])) == needed, name
+
+
+def test_each_password_is_for_the_hosts_where_its_role_logs_in(compose: dict[str, Any]) -> None:
+    """What a database says of where to connect leads it nowhere else."""
+    services = compose["services"]
+    for name, service in services.items():
+        environment = service.get("environment", {})
+        if not name.endswith(("install", "worker")):
+            assert "PGPS_LOGINS" not in environment
+            continue
+        own = conninfo_to_dict(environment["PGPS_DSN"])
+        logins = {f"{own['user']}@{own['host']}"}
+        if name.endswith("-worker"):
+            peers = services[name.replace("worker", "install")]["environment"]["PEERS"].split()
+            logins |= {f"peer@{peer}" for peer in peers}
+        assert set(environment["PGPS_LOGINS"].split()) == logins, name
 
 
 def test_the_tools_and_who_looks_into_their_container_log_in_with_the_passwords_of_the_files(tmp_path: Path) -> None:
@@ -96,14 +113,27 @@ def test_the_tools_and_who_looks_into_their_container_log_in_with_the_passwords_
     (secrets / "worker").write_text('it\'s a "secret": \\o/\n')
     (secrets / "peer").write_text("another")
     environment = {name: value for name, value in os.environ.items() if name not in {"PGPASSWORD", "PGPASSFILE"}}
-    environment |= {"HOME": str(home), "PGPS_SECRETS": str(secrets)}
+    environment |= {"HOME": str(home), "PGPS_SECRETS": str(secrets), "PGPS_LOGINS": "worker@own peer@far peer@near"}
     script = ROOT / "docker" / "with-passwords.sh"
     told = ["sh", "-c", "echo it runs"]
     done = subprocess.run([script, *told], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "it runs\n"
     written = home / ".pgpass"
     assert written.stat().st_mode & 0o777 == 0o600
-    for role, password in (("worker", b'it\'s a "secret": \\o/'), ("peer", b"another"), ("postgres", b"")):
+    hidden = b'it\'s a "secret": \\o/'
+    for role, host, password in (
+        ("worker", "own", hidden),
+        ("peer", "far", b"another"),
+        ("peer", "near", b"another"),
+        ("peer", "own", b""),
+        ("worker", "far", b""),
+        ("postgres", "own", b""),
+    ):
         # Nobody has to answer: libpq looks for the password first.
-        given = f"host=127.0.0.1 port=1 user={role} passfile={written}"
-        assert psycopg.pq.PGconn.connect_start(given.encode()).password == password
+        given = f"host={host} hostaddr=127.0.0.1 port=1 user={role} passfile={written}"
+        assert psycopg.pq.PGconn.connect_start(given.encode()).password == password, (role, host)
+    failed = subprocess.run(
+        [script, *told], env=environment | {"PGPS_LOGINS": "postgres@own"}, capture_output=True, text=True, check=False
+    )
+    assert failed.returncode == 1
+    assert "postgres@own" in failed.stderr

@@ -4,6 +4,7 @@ import threading
 
 import psycopg
 
+from tests.fix_broker import make_type, value
 from tests.fix_db import Connect, wait_until
 from tests.fix_worker import RoleFactory, Ticks, Workers, leaders
 
@@ -156,6 +157,33 @@ def test_a_filter_that_never_ends_is_suspended_and_stops_nobody_else(
     wait_until(lambda: ticks.seen("all") == [1])
     state = "select state, last_error from pgps.subscriptions where name = 'slow'"
     wait_until(lambda: admin.execute(state).fetchone() == ("suspended", "filter: takes longer than 1 s"))
+
+
+def test_a_filter_over_the_event_alone_that_takes_long_is_cut_off_within_seconds(
+    own_database: str, connect: Connect, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    make_type(admin, "note", "n integer, s text")
+    admin.execute("select pgps.configure('dispatch_filter_timeout', '500 milliseconds')")
+    admin.execute("select pgps.subscribe('all', 'note'), pgps.subscribe('quick', 'note', 'n > 1')")
+    # Each of these looks at each place of the text for a thousand characters, and finds them nowhere.
+    condition = " and ".join(f"s not like '%{'a' * 990}{n}'" for n in range(10))
+    admin.execute("select pgps.subscribe('slow', 'note', %s)", [condition])
+    worker = workers(own_database)
+    admin.execute("insert into pgps_event.note select n, repeat('a', 40000) from generate_series(1, 40) n")
+    taken = "select count(*) from pgps.take(%s)"
+    found = dict.fromkeys(("all", "quick", "slow"), 0)
+
+    def took(name: str, events: int) -> bool:
+        found[name] += value(admin, taken, [name])
+        return found[name] >= events
+
+    wait_until(lambda: took("all", 40), what=worker.messages)
+    wait_until(lambda: took("quick", 39), what=worker.messages)
+    assert "cut a dispatch short: a filter took longer in it than it may" in worker.messages
+    assert "the filter of slow takes too long for the dispatcher, which asks it no more" in worker.messages
+    assert value(admin, "select asked_in from pgps.classes where subscription = 'slow'") == "lane"
+    assert value(admin, "select state from pgps.subscriptions where name = 'quick'") == "active"
 
 
 def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_whole(

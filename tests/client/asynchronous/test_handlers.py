@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgps import errors
-from pgps.client import AsyncClient, Event, Handling
+from pgps.client import AsyncClient, AsyncSubscription, Event, Handling
 from pgps.embedded import EmbeddedCluster
 from tests.client.asynchronous.rig import dispatch, until
 from tests.fix_broker import column, make_type, publish, rows
+from tests.fix_clock import Clock
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
@@ -179,3 +184,153 @@ async def test_nothing_is_lost_or_done_twice_when_the_server_restarts_and_connec
         await client.publish("tick", {"n": 10})
         await until(lambda: seen() == list(range(11)))
         assert subscription.error is None
+
+
+async def test_what_the_commit_refuses_or_a_handler_hides_puts_the_event_back_and_the_others_go_on(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind, table = name(), name("t")
+    make_type(admin, kind)
+    rows(admin, f"create table {table} (n integer primary key, above integer references {table} initially deferred)")
+
+    async def handle(event: Event[dict[str, int]], connection: psycopg.AsyncConnection) -> None:
+        n = event.payload["n"]
+        above = 99 if n == 2 else n + 100
+        await connection.execute(f"insert into {table} values (%s, %s)".encode(), [n, above])
+        if n != 2:  # behind the row that refers to it
+            await connection.execute(f"insert into {table} values (%s, null)".encode(), [above])
+        if n == 3:
+            with contextlib.suppress(psycopg.Error):
+                await connection.execute(b"select 1 / 0")
+
+    async with AsyncClient(dsn) as client:
+        async with client.subscribe(name("s"), kind, temporary=True, max_attempts=1) as subscription:
+            publish(admin, kind, 1, 2, 3, 4, 5)
+            dispatch(admin)
+            await subscription.run(handle, how=Handling(transactional=True), timeout=0.01)
+            assert column(admin, f"select n from {table} where n < 100 order by n") == [1, 4, 5]
+            told = column(admin, "select split_part(error, ':', 1) from pgps.exceptions where event_type = %s", [kind])
+            assert sorted(told) == ["ForeignKeyViolation", "InFailedSqlTransaction"]
+    rows(admin, f"drop table {table}")
+
+
+async def test_an_error_may_say_what_postgresql_has_no_characters_for(
+    dsn: str, admin: psycopg.Connection, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Reports of tests have no characters for it either.
+    monkeypatch.setattr(logging.getLogger("pgps.client"), "disabled", True)
+    kind = name()
+    make_type(admin, kind)
+
+    async def handle(_event: Event[dict[str, int]]) -> None:
+        raise ValueError("a\0b \ud800")
+
+    async with AsyncClient(dsn) as client:
+        async with client.subscribe(name("s"), kind, temporary=True, max_attempts=1) as subscription:
+            publish(admin, kind, 1)
+            dispatch(admin)
+            await subscription.run(handle, timeout=0.01)
+            told = column(admin, "select error from pgps.exceptions where event_type = %s", [kind])
+    assert told == ["ValueError: a\\0b \\ud800"]
+
+
+async def test_a_handler_that_fails_when_its_lease_has_ended_ends_nothing(
+    dsn: str, admin: psycopg.Connection, name: Name, clock: Clock
+) -> None:
+    kind, shared = name(), name("s")
+    make_type(admin, kind)
+    seen: list[int] = []
+    taken: list[int] = []
+    async with AsyncClient(dsn) as client:
+        for batch in (False, True):
+            first = client.subscribe(shared, kind, handler="any")
+            async with first, client.subscribe(shared) as second:
+
+                async def handle(given: Any, second: AsyncSubscription[dict[str, int]] = second) -> None:
+                    seen.append(given[0].payload["n"] if isinstance(given, list) else given.payload["n"])
+                    if not taken:
+                        clock.advance("2 hours")
+                        taken.extend(event.payload["n"] for event in await second.receive(1))
+                        raise ValueError("too late")
+
+                publish(admin, kind, 1, 2, 3)
+                dispatch(admin)
+                await first.run(handle, how=Handling(batch=batch, retry_in=0.0), timeout=0.01)
+                assert taken == [1]
+                assert seen == ([1, 2] if batch else [1, 2, 3])
+                assert await second.ack() == 1
+            seen.clear()
+            taken.clear()
+        await client.unsubscribe(shared)
+
+
+async def test_what_was_handled_is_acknowledged_although_the_last_one_was_put_back_when_it_ended(
+    dsn: str, admin: psycopg.Connection, name: Name, clock: Clock
+) -> None:
+    kind, shared = name(), name("s")
+    make_type(admin, kind)
+    async with AsyncClient(dsn) as client:
+        subscription = client.subscribe(shared, kind, handler="any")
+
+        async def handle(event: Event[dict[str, int]]) -> None:
+            if event.payload["n"] == 2:
+                subscription._receiver.is_stopping = True  # as close() says while a handler runs
+                raise ValueError("no")
+
+        await subscription.open()
+        publish(admin, kind, 1, 2, 3)
+        dispatch(admin)
+        await subscription.run(handle, how=Handling(retry_in=0.0))
+        await subscription.close()
+        clock.advance("2 hours")  # of what it was given and has not seen
+        async with client.subscribe(shared) as again:
+            assert sorted([event.payload["n"] for event in await again.receive()]) == [2, 3]
+        await client.unsubscribe(shared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Even:
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n % 2:
+            raise ValueError("odd")
+
+
+async def test_an_event_that_the_payloads_class_refuses_is_put_back_and_the_others_go_on(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name("kind")
+    make_type(admin, kind)
+    said = "select subscription, error from pgps.exceptions where event_type = %s order by event_id"
+    async with AsyncClient(dsn) as client:
+        for of_type, transactional in ((kind, False), (f"{kind}*", False), (kind, True)):
+            seen: list[int] = []
+            watching = client.subscribe(name("s"), of_type, payload=_Even, temporary=True, max_attempts=1)
+            async with watching:
+                publish(admin, kind, 2, 3, 4, 5)
+                dispatch(admin)
+                with pytest.raises(ValueError, match="odd"):
+                    await watching.receive()
+                await watching.run(
+                    lambda event, *_, seen=seen: seen.append(event.payload.n),
+                    how=Handling(transactional=transactional),
+                    timeout=0.01,
+                )
+                assert seen == [2, 4]
+                assert rows(admin, said, [kind]) == [(watching.name, "ValueError: odd")] * 2
+                assert await watching.receive() == []
+
+
+async def test_whatever_ends_a_handler_is_told(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind = name()
+    make_type(admin, kind)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise ArithmeticError("of no kind that is known")
+
+    async with AsyncClient(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        subscription._receiver.receive = fail  # type: ignore[assignment, method-assign]
+        await subscription.start(lambda _: None)
+        with pytest.raises(ArithmeticError, match="of no kind"):
+            await subscription.join()

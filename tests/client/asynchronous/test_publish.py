@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import ipaddress
@@ -15,9 +16,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgps import errors
-from pgps.client import AsyncClient, event_type
+from pgps.client import AsyncClient, _calls, event_type
+from pgps.embedded import EmbeddedCluster
 from tests.client.asynchronous.rig import dispatch, numbers
-from tests.fix_broker import make_type, rows, value
+from tests.fix_broker import column, make_type, rows, value
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
@@ -285,3 +287,71 @@ async def test_settings_of_the_database_change_nothing(dsn: str, admin: psycopg.
             assert event.payload == sent
             await subscription.ack()
         await client.unsubscribe(subscription.name)
+
+
+async def test_numbers_are_others_each_time_in_one_transaction_whoever_takes_them(
+    dsn: str, admin: psycopg.Connection, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_calls, "NUMBERS_EACH", 3)
+    kind = name()
+    make_type(admin, kind)
+    async with (
+        AsyncClient(dsn, producer="p") as client,
+        AsyncClient(dsn, producer="p") as other,
+        client.subscribe(name("s"), kind, temporary=True) as subscription,
+    ):
+        async with client.transaction() as connection:
+            await client.publish(kind, [{"n": 1}, {"n": 2}], connection=connection)
+            await client.publish(kind, [{"n": 3}, {"n": 4}], connection=connection)
+            await other.publish(kind, {"n": 5}, connection=connection)
+            await other.publish(kind.upper(), {"n": 6}, connection=connection)
+            await client.publish(kind, [{"n": n} for n in range(7, 12)], connection=connection)
+        await client.publish(kind, {"n": 12})
+        dispatch(admin)
+        assert await numbers(subscription) == list(range(1, 13))
+        query = f"select n from pgps_internal.{kind}_log where _producer_seq >= 1::bigint << 62 order by n"
+        assert column(admin, query) == [7, 8, 9, 10, 11]
+        monkeypatch.setattr(_calls, "NUMBERS_AT_MOST", 4)
+        with pytest.raises(errors.BadArgument, match="at once"):
+            await client.publish(kind, [{"n": n} for n in range(5)])
+
+
+async def test_the_end_of_a_transaction_tells_what_its_block_has_hidden(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    table = name("t")
+    rows(admin, f"create table {table} (n integer primary key, of integer references {table} initially deferred)")
+    async with AsyncClient(dsn) as client:
+        with pytest.raises(errors.ConstraintViolated):
+            async with client.transaction() as connection:
+                await connection.execute(f"insert into {table} values (1, 2)".encode())
+        with pytest.raises(errors.ConnectionLost):
+            async with client.transaction() as connection:
+                await connection.execute(f"insert into {table} values (3, null)".encode())
+                with contextlib.suppress(psycopg.Error):
+                    await connection.execute(b"select pg_terminate_backend(pg_backend_pid())")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            async with client.transaction() as connection:
+                await connection.execute(b"select 1 / 0")
+        async with client.transaction() as connection:
+            await connection.execute(f"insert into {table} values (4, null)".encode())
+    assert rows(admin, f"select n from {table}") == [(4,)]
+    rows(admin, f"drop table {table}")
+
+
+async def test_numbers_that_were_drawn_before_a_crash_are_not_drawn_again(own_cluster: EmbeddedCluster) -> None:
+    dsn = own_cluster.dsn()
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        make_type(admin, "tick")
+        # Only what waits for the disk gets there before the crash.
+        rows(admin, "alter system set wal_writer_delay = '10s'")
+        rows(admin, "select pg_reload_conf()")
+        rows(admin, "checkpoint")
+    drawn: list[int | None] = []
+    async with AsyncClient(dsn, producer="p", reconnect_timeout=120.0) as client:
+        drawn.append(await client._publisher._number("tick", 1))
+        own_cluster.kill9()
+        own_cluster.start()
+    async with AsyncClient(dsn, producer="p") as client:
+        drawn.append(await client._publisher._number("tick", 1))
+    assert drawn[0] != drawn[1]

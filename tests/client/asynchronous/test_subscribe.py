@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgps import errors
-from pgps.client import AsyncClient, event_class
-from tests.client.asynchronous.rig import dispatch, numbers
+from pgps.client import AsyncClient, Event, event_class
+from pgps.client._async import runtime
+from tests.client.asynchronous.rig import dispatch, numbers, until
 from tests.fix_broker import column, make_type, publish, rows
 
 pytestmark = pytest.mark.anyio
@@ -252,3 +254,142 @@ async def test_a_number_with_more_digits_than_python_takes_stops_nobody(
         for subscription in (one, several):
             (event,) = await subscription.receive()
             assert event.payload == {"n": Decimal("1e5000"), "document": [Decimal("1e5000"), 7]}
+
+
+async def test_a_batch_in_whose_middle_the_program_fails_comes_again_whole(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind, watching = name(), name("s")
+    make_type(admin, kind)
+    async with AsyncClient(dsn) as client:
+        async with client.subscribe(watching, kind):
+            publish(admin, kind, *range(1, 11))
+            dispatch(admin)
+        for first in (1, 5):
+            with pytest.raises(ZeroDivisionError):
+                async with client.subscribe(watching) as subscription:
+                    async for batch in subscription.batches(4, timeout=0.0):
+                        assert [event.payload["n"] for event in batch] == [*range(first, first + 4)]
+                        raise ZeroDivisionError
+            async with client.subscribe(watching) as subscription:
+                async for batch in subscription.batches(4, timeout=0.0):
+                    assert [event.payload["n"] for event in batch] == [*range(first, first + 4)]
+                    break
+        with pytest.raises(ZeroDivisionError):
+            async with client.subscribe(watching) as subscription:
+                async for event in subscription.events(timeout=0.0):
+                    if event.payload["n"] == 10:
+                        raise ZeroDivisionError
+        async with client.subscribe(watching) as subscription:
+            assert await numbers(subscription) == [10]
+        await client.unsubscribe(watching)
+
+
+async def test_a_subscription_that_is_opened_again_waits_and_calls_its_handler_again(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    async with AsyncClient(dsn, poll=60.0) as client:
+        subscription = client.subscribe(name("s"), kind)
+        async with subscription:
+            assert await numbers(subscription) == []
+        seen: list[int] = []
+        async with subscription as again:
+            looks: list[int] = []
+            take = again._receiver.take
+
+            async def counted(*args: Any, **options: Any) -> list[Event[dict[str, int]]]:
+                found = await take(*args, **options)
+                looks.append(len(found))
+                return found
+
+            async def look() -> None:
+                async for batch in again.batches(timeout=60.0):
+                    seen.extend(event.payload["n"] for event in batch)
+
+            again._receiver.take = counted  # type: ignore[method-assign]
+            looking = runtime.Task(look, "looking")
+            await until(lambda: looks)
+            publish(admin, kind, 1)
+            dispatch(admin)
+            await until(lambda: seen)
+            assert looks[:2] == [0, 1]
+        await looking.join()
+        async with subscription as again:
+            await again.start(lambda event: seen.append(event.payload["n"]))
+            publish(admin, kind, 2)
+            dispatch(admin)
+            await until(lambda: 2 in seen)
+        assert again.error is None
+        await client.unsubscribe(subscription.name)
+
+
+async def test_what_came_in_an_answer_that_nobody_saw_is_not_acknowledged(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name("kind")
+    make_type(admin, kind)
+    async with AsyncClient(dsn) as client:
+        for of_type in (kind, f"{kind}*"):
+            async with client.subscribe(name("s"), of_type, temporary=True) as subscription:
+                publish(admin, kind, *range(5))
+                dispatch(admin)
+                reading = subscription._receiver._reading
+                assert reading is not None
+                take = reading.take
+
+                async def lost(*args: Any, take: Any = take, **options: Any) -> None:
+                    await take(*args, **options)
+                    raise errors.TryAgain("nobody sees it")
+
+                assert len(await subscription.receive(2)) == 2
+                reading.take = lost  # type: ignore[assignment, method-assign]
+                with pytest.raises(errors.TryAgain):
+                    await subscription.receive()
+                assert await subscription.ack() == 2
+                assert await subscription.ack() == 0
+                reading.take = take  # type: ignore[method-assign]
+                assert await numbers(subscription) == [2, 3, 4]
+                assert await subscription.ack() == 3
+
+
+async def test_clients_whose_names_differ_behind_a_sharp_are_different_consumers(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind, shared = name(), name("s")
+    make_type(admin, kind)
+    async with (
+        AsyncClient(dsn, name="worker#1") as client,
+        AsyncClient(dsn, name="worker#2") as other,
+        AsyncClient(dsn, name="#3") as third,
+        client.subscribe(shared, kind, handler="any", temporary=True) as first,
+        other.subscribe(shared) as second,
+        third.subscribe(shared) as last,
+    ):
+        publish(admin, kind, 1, 2, 3, 4, 5, 6)
+        dispatch(admin)
+        given = [[event.payload["n"] for event in await one.receive(2)] for one in (first, second, last)]
+        assert sorted(n for part in given for n in part) == [1, 2, 3, 4, 5, 6]
+        assert [await one.ack() for one in (first, second, last)] == [2, 2, 2]
+
+
+async def test_a_subscription_that_looks_all_the_time_waits_too(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    async with AsyncClient(dsn, poll=0.0) as client:
+        async with client.subscribe(name("s"), kind, temporary=True) as subscription:
+            take, looks = subscription._receiver.take, [0]
+
+            async def counted(*args: Any, **options: Any) -> list[Event[dict[str, int]]]:
+                looks[0] += 1
+                if looks[0] == 3:
+                    publish(admin, kind, 1)
+                    dispatch(admin)
+                return await take(*args, **options)
+
+            subscription._receiver.take = counted  # type: ignore[method-assign]
+            assert await numbers(subscription, timeout=60.0) == [1]
+            assert looks[0] >= 3

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgps.client import AsyncClient
+from pgps.client import AsyncClient, Message
 from pgps.client._async import runtime
-from pgps.errors import ConnectionLost, WrongState
+from pgps.errors import ConnectionLost, ConstraintViolated, WrongState
 from tests.fix_broker import rows, value
 from tests.fix_units import make_service
 
@@ -186,3 +186,28 @@ async def test_a_token_in_use_and_a_conversation_that_has_not_begun(
         await request.end()
         with pytest.raises(WrongState):
             await request.send("y")
+
+
+async def test_a_unit_whose_answer_fails_at_the_commit_is_backed_out(
+    own_database: str, broker: psycopg.Connection
+) -> None:
+    rows(
+        broker, "create table public.part (n integer primary key, of integer references public.part initially deferred)"
+    )
+
+    async def handle(_messages: list[Message], connection: psycopg.AsyncConnection) -> str:
+        await connection.execute("insert into public.part values (1, 99)")
+        return "done"
+
+    async with AsyncClient(own_database) as client:
+        async with client.logon("teller") as teller, client.logon("bank") as bank:
+            await bank.register(SERVICE)
+            request = teller.begin(SERVICE)
+            await request.send("pay", commit=True)
+            with pytest.raises(ConstraintViolated):
+                await bank.answer(SERVICE, handle, timeout=60)
+            again = await bank.receive("new")
+            assert again is not None
+            assert (again.data, again.attempts) == (b"pay", 1)
+            assert await teller.receive() is None
+            await bank.syncpoint("cancel")

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgps import errors
-from pgps.client import Client, event_class
-from tests.client.synchronous.rig import dispatch, numbers
+from pgps.client import Client, Event, event_class
+from pgps.client._sync import runtime
+from tests.client.synchronous.rig import dispatch, numbers, until
 from tests.fix_broker import column, make_type, publish, rows
 
 pytestmark = pytest.mark.anyio
@@ -247,3 +249,140 @@ def test_a_number_with_more_digits_than_python_takes_stops_nobody(
         for subscription in (one, several):
             (event,) = subscription.receive()
             assert event.payload == {"n": Decimal("1e5000"), "document": [Decimal("1e5000"), 7]}
+
+
+def test_a_batch_in_whose_middle_the_program_fails_comes_again_whole(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind, watching = name(), name("s")
+    make_type(admin, kind)
+    with Client(dsn) as client:
+        with client.subscribe(watching, kind):
+            publish(admin, kind, *range(1, 11))
+            dispatch(admin)
+        for first in (1, 5):
+            with pytest.raises(ZeroDivisionError):
+                with client.subscribe(watching) as subscription:
+                    for batch in subscription.batches(4, timeout=0.0):
+                        assert [event.payload["n"] for event in batch] == [*range(first, first + 4)]
+                        raise ZeroDivisionError
+            with client.subscribe(watching) as subscription:
+                for batch in subscription.batches(4, timeout=0.0):
+                    assert [event.payload["n"] for event in batch] == [*range(first, first + 4)]
+                    break
+        with pytest.raises(ZeroDivisionError):
+            with client.subscribe(watching) as subscription:
+                for event in subscription.events(timeout=0.0):
+                    if event.payload["n"] == 10:
+                        raise ZeroDivisionError
+        with client.subscribe(watching) as subscription:
+            assert numbers(subscription) == [10]
+        client.unsubscribe(watching)
+
+
+def test_a_subscription_that_is_opened_again_waits_and_calls_its_handler_again(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with Client(dsn, poll=60.0) as client:
+        subscription = client.subscribe(name("s"), kind)
+        with subscription:
+            assert numbers(subscription) == []
+        seen: list[int] = []
+        with subscription as again:
+            looks: list[int] = []
+            take = again._receiver.take
+
+            def counted(*args: Any, **options: Any) -> list[Event[dict[str, int]]]:
+                found = take(*args, **options)
+                looks.append(len(found))
+                return found
+
+            def look() -> None:
+                for batch in again.batches(timeout=60.0):
+                    seen.extend(event.payload["n"] for event in batch)
+
+            again._receiver.take = counted  # type: ignore[method-assign]
+            looking = runtime.Task(look, "looking")
+            until(lambda: looks)
+            publish(admin, kind, 1)
+            dispatch(admin)
+            until(lambda: seen)
+            assert looks[:2] == [0, 1]
+        looking.join()
+        with subscription as again:
+            again.start(lambda event: seen.append(event.payload["n"]))
+            publish(admin, kind, 2)
+            dispatch(admin)
+            until(lambda: 2 in seen)
+        assert again.error is None
+        client.unsubscribe(subscription.name)
+
+
+def test_what_came_in_an_answer_that_nobody_saw_is_not_acknowledged(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name("kind")
+    make_type(admin, kind)
+    with Client(dsn) as client:
+        for of_type in (kind, f"{kind}*"):
+            with client.subscribe(name("s"), of_type, temporary=True) as subscription:
+                publish(admin, kind, *range(5))
+                dispatch(admin)
+                reading = subscription._receiver._reading
+                assert reading is not None
+                take = reading.take
+
+                def lost(*args: Any, take: Any = take, **options: Any) -> None:
+                    take(*args, **options)
+                    raise errors.TryAgain("nobody sees it")
+
+                assert len(subscription.receive(2)) == 2
+                reading.take = lost  # type: ignore[assignment, method-assign]
+                with pytest.raises(errors.TryAgain):
+                    subscription.receive()
+                assert subscription.ack() == 2
+                assert subscription.ack() == 0
+                reading.take = take  # type: ignore[method-assign]
+                assert numbers(subscription) == [2, 3, 4]
+                assert subscription.ack() == 3
+
+
+def test_clients_whose_names_differ_behind_a_sharp_are_different_consumers(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind, shared = name(), name("s")
+    make_type(admin, kind)
+    with (
+        Client(dsn, name="worker#1") as client,
+        Client(dsn, name="worker#2") as other,
+        Client(dsn, name="#3") as third,
+        client.subscribe(shared, kind, handler="any", temporary=True) as first,
+        other.subscribe(shared) as second,
+        third.subscribe(shared) as last,
+    ):
+        publish(admin, kind, 1, 2, 3, 4, 5, 6)
+        dispatch(admin)
+        given = [[event.payload["n"] for event in one.receive(2)] for one in (first, second, last)]
+        assert sorted(n for part in given for n in part) == [1, 2, 3, 4, 5, 6]
+        assert [one.ack() for one in (first, second, last)] == [2, 2, 2]
+
+
+def test_a_subscription_that_looks_all_the_time_waits_too(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with Client(dsn, poll=0.0) as client:
+        with client.subscribe(name("s"), kind, temporary=True) as subscription:
+            take, looks = subscription._receiver.take, [0]
+
+            def counted(*args: Any, **options: Any) -> list[Event[dict[str, int]]]:
+                looks[0] += 1
+                if looks[0] == 3:
+                    publish(admin, kind, 1)
+                    dispatch(admin)
+                return take(*args, **options)
+
+            subscription._receiver.take = counted  # type: ignore[method-assign]
+            assert numbers(subscription, timeout=60.0) == [1]
+            assert looks[0] >= 3

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgps.client import Client
+from pgps.client import Client, Message
 from pgps.client._sync import runtime
-from pgps.errors import ConnectionLost, WrongState
+from pgps.errors import ConnectionLost, ConstraintViolated, WrongState
 from tests.fix_broker import rows, value
 from tests.fix_units import make_service
 
@@ -185,3 +185,26 @@ def test_a_token_in_use_and_a_conversation_that_has_not_begun(own_database: str,
         request.end()
         with pytest.raises(WrongState):
             request.send("y")
+
+
+def test_a_unit_whose_answer_fails_at_the_commit_is_backed_out(own_database: str, broker: psycopg.Connection) -> None:
+    rows(
+        broker, "create table public.part (n integer primary key, of integer references public.part initially deferred)"
+    )
+
+    def handle(_messages: list[Message], connection: psycopg.Connection) -> str:
+        connection.execute("insert into public.part values (1, 99)")
+        return "done"
+
+    with Client(own_database) as client:
+        with client.logon("teller") as teller, client.logon("bank") as bank:
+            bank.register(SERVICE)
+            request = teller.begin(SERVICE)
+            request.send("pay", commit=True)
+            with pytest.raises(ConstraintViolated):
+                bank.answer(SERVICE, handle, timeout=60)
+            again = bank.receive("new")
+            assert again is not None
+            assert (again.data, again.attempts) == (b"pay", 1)
+            assert teller.receive() is None
+            bank.syncpoint("cancel")

@@ -318,3 +318,21 @@ def test_attributes_may_have_any_names(broker: psycopg.Connection) -> None:
         call(broker, "subscribe", coupling, "dot", execute="public.tell(x::text || place)", coupling=coupling)
     rows(broker, "insert into pgps_event.dot values (1, 2, 3, 4)")
     assert told(broker) == ["14", "14"]
+
+
+def test_a_rule_is_given_only_to_who_may_have_one(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    """Its code runs in everybody's transactions, or, without the right to see the events, not at all."""
+    bob, boss = role("bob"), role("boss", "pgps_admin")
+    rows(broker, f"grant {bob} to {boss}")
+    own = connect(boss, dsn=own_database)
+    for name, coupling in (("limit", "deferred"), ("now", "immediate")):
+        call(own, "subscribe", name, "debit", "amount > 100", execute="public.refuse(account)", coupling=coupling)
+        with refused("42501", bob):
+            call(own, "alter_subscription", name, owner=bob)
+    rows(broker, f"grant pgps_admin to {bob}")
+    call(own, "alter_subscription", "limit", owner=bob)
+    call(own, "unsubscribe", "now")
+    with refused("23514", "refused: A"):
+        debit(broker, 200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from pgps._scripts import run
 from tests.fix_broker import call, make_type, refused, rows, value
 from tests.fix_clock import Clock
 from tests.fix_db import Connect
@@ -67,6 +68,47 @@ def test_a_silent_source_holds_nothing_up(broker: psycopg.Connection, clock: Clo
     assert value(broker, "select late from pgps.composite_events where name = 'both'") == 0
 
 
+def test_no_source_is_silent_whose_events_are_only_not_taken_yet(broker: psycopg.Connection, clock: Clock) -> None:
+    call(broker, "create_composite_event", "it", "a ; b", time_basis="event", auditable=True)
+    publish(broker, "b", 1, "10:00")
+    publish(broker, "a", 2, "10:00")
+    call(broker, "alter_composite_event", "it", enabled=False)
+    # More than one step takes, and behind it what the other source has said meanwhile.
+    many = "insert into pgps_event.a select i, timestamptz '2026-03-01 10:00:01+00' + i * interval '1 ms' from"
+    rows(broker, f"{many} generate_series(1, 20001) i")
+    rows(broker, "select pgps.dispatch()")
+    publish(broker, "b", 3, "10:00:05")
+    clock.advance("2 minutes")
+    call(broker, "alter_composite_event", "it", enabled=True)
+    for _ in range(3):
+        rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select late from pgps.composite_events") == 0
+    assert pairs(broker) == [[4000, 3]]
+    # Nor is what has been said in time forgotten when nothing more comes.
+    publish(broker, "b", 4, "10:01")
+    clock.advance("2 minutes")
+    for _ in range(3):
+        rows(broker, "select pgps.dispatch()")
+    assert pairs(broker) == [[4000, 3], [20001, 4]]
+
+
+def test_a_silent_source_holds_nothing_up_in_a_backlog(broker: psycopg.Connection, clock: Clock) -> None:
+    call(broker, "create_composite_event", "it", "a ; b", time_basis="event")
+    publish(broker, "b", 1, "10:00")
+    publish(broker, "a", 2, "10:00")
+    call(broker, "alter_composite_event", "it", enabled=False)
+    clock.advance("2 minutes")
+    many = "insert into pgps_event.a select i, timestamptz '2026-03-01 10:00:01+00' + i * interval '1 ms' from"
+    rows(broker, f"{many} generate_series(1, 20001) i")
+    rows(broker, "select pgps.dispatch()")
+    publish(broker, "a", 3, "10:05")
+    call(broker, "alter_composite_event", "it", enabled=True)
+    last = "(pgps_internal.last_batch()).batch_id, pgps_internal.clock()"
+    assert value(broker, f"select more from pgps_internal.detect_due({last}, 20000, 0, 1, null, 0)")
+    reached = "select to_timestamp((ordering ->> 'frontier')::bigint / 1000000) at time zone 'utc' from"
+    assert str(value(broker, f"{reached} pgps_internal.step_now")) == DAY + "10:00:21"
+
+
 def test_one_silent_source_keeps_nothing_back(broker: psycopg.Connection, clock: Clock) -> None:
     call(
         broker, "create_composite_event", "it", "a (n > 0) x ; a (n > 0) y", time_basis="event", lateness="1 minute",
@@ -96,6 +138,46 @@ def test_one_silent_source_keeps_nothing_back(broker: psycopg.Connection, clock:
     clock.advance("10 minutes")
     rows(broker, "select pgps.dispatch()")
     assert pairs(broker) == [[1, 2], [2, 4]]
+
+
+@pytest.mark.parametrize("after", ["nothing", "reclaim", "alter", "upgrade"])
+def test_a_composite_event_that_waits_for_the_watermark_is_read_from_the_tables(
+    broker: psycopg.Connection, connect: Connect, own_database: str, clock: Clock, after: str
+) -> None:
+    make_type(broker, "c", "n integer, at timestamptz")
+    call(broker, "alter_event_type", "c", time_attribute="at")
+    clock.set(DAY + "09:57+00")
+    call(broker, "configure", "idle_source", "1 hour")
+    call(broker, "create_composite_event", "pair", "a ; b")
+    call(broker, "create_composite_event", "it", "pair ; c", time_basis="event", auditable=True)
+    clock.set(DAY + "09:58+00")
+    publish(broker, "a", 1, "09:58")
+    publish(broker, "c", 2, "10:00")
+    # It begins before what the watermark has reached, and ends behind it.
+    clock.set(DAY + "10:05+00")
+    publish(broker, "b", 3, "10:05")
+    rows(broker, "select pgps.dispatch()")
+    waiting = "select node, role, since::text, open from pgps.open_occurrences join pgps.composite_events using (name)"
+    shown = [("pair", "waits for the watermark", DAY + "09:58:00+00", 1)]
+    assert rows(broker, f"{waiting} where name = 'it'") == shown
+    if after == "reclaim":
+        for number in range(1, 6):
+            rows(broker, "select setval('pgps_internal.composite_row_seq', %s)", [number * 262_144])
+            rows(broker, "select pgps.reclaim()")
+    elif after == "alter":
+        call(broker, "alter_composite_event", "it", max_open=5)
+    elif after == "upgrade":
+        former = "update pgps_internal.composite_open set start_at = (data ->> 1)::numeric where slot = -1"
+        rows(broker, former)
+        run(broker, ["schema/0038_waiting.sql"])
+    assert rows(broker, f"{waiting} where name = 'it'") == shown
+    other = connect(dsn=own_database)
+    publish(other, "c", 4, "10:06")
+    clock.advance("2 hours")
+    for _ in range(2):
+        rows(other, "select pgps.dispatch()")
+    found = rows(broker, "select q.constituents -> -1 -> 'payload' ->> 'n', q.starts_at::text from pgps_queue.it_in q")
+    assert found == [("4", DAY + "09:58:00+00")]
 
 
 def test_a_clock_that_goes_back_is_held(broker: psycopg.Connection, clock: Clock) -> None:

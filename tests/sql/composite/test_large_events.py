@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect, wait_until
 
 MB = 1_000_000
@@ -110,3 +112,42 @@ def test_a_detection_that_jsonb_cannot_hold_goes_to_the_exception_queue(
     assert value(broker, "select count(*) from pgps_queue.pair_exception") == 1
     call(broker, "discard_exception", "pair", event_id)
     assert value(broker, "select count(*) from pgps_queue.pair_exception") == 0
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes"),
+    [("P*", None), ("P*", "k integer = x.k"), ("P", None), ("P", "k integer = max(x.k)")],
+)
+def test_a_window_of_too_many_ticks_is_an_exception_and_the_others_go_on(
+    broker: psycopg.Connection, clock: Clock, operator: str, attributes: str | None
+) -> None:
+    context = "cumulative" if operator == "P" else "recent"
+    began = value(broker, "select pgps._clock()").replace(microsecond=5000)
+    clock.set(began)
+    call(broker, "create_composite_event", "session", f"{operator}(a x, '10 ms', b y)", context, partition_by="k",
+         attributes=attributes)  # fmt: skip
+    publish(broker, "a", 1, 1, 2, 3)
+    clock.set(began + timedelta(seconds=1001))
+    publish(broker, "a", 1, 4)
+    clock.set(began + timedelta(seconds=1001, milliseconds=25))
+    publish(broker, "b", 1, 4, 1, 3, 2)
+    detect(broker)
+    seen = "select (constituents -> 0 -> 'payload' ->> 'k')::integer, jsonb_array_length(constituents)"
+    assert rows(broker, f"{seen} from pgps_internal.session_log") == [(4, 4)]
+    found = rows(broker, "select event_id, sqlstate, error from pgps_queue.session_exception order by 1")
+    assert [state for _, state, _ in found] == 3 * ["54000"]
+    assert {error for _, _, error in found} == {"an occurrence of session has more than 100,000 constituents"}
+    kept = "select constituents from pgps_internal.session_kept where event_id = %s"
+    first, ticks, last = value(broker, kept, [found[0][0]])
+    assert (first["as"], first["event_type"], last["as"], last["event_type"]) == ("x", "a", "y", "b")
+    assert ticks.pop("last") > ticks.pop("tick") > first["at"]
+    assert ticks == {"as": "tick", "ticks": 100_102}
+    # It stays there: as an event it would have to have all of its ticks.
+    call(broker, "retry_exception", "session", found[0][0])
+    assert value(broker, "select detected from pgps.composite_events") == 4
+    assert value(broker, "select count(*) from pgps_internal.session_log") == 1
+    assert value(broker, "select count(*) from pgps_queue.session_exception") == 3
+    # What became of one event is told, too.
+    told = "select step || ' ' || outcome from pgps.explain_composite_event('session', %s)"
+    event = value(broker, "select event_id from pgps_internal.a_log where k = 2")
+    assert any("detected" in step for step in column(broker, told, [event]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.fix_broker import call, make_type, refused, rows, value
+from tests.fix_broker import call, column, make_type, refused, rows, value
 from tests.fix_db import Connect
 
 
@@ -168,3 +168,51 @@ def test_coupled_rules_tell_moments(broker: psycopg.Connection) -> None:
         "deferred begin": [1, 100],
         "deferred end": [7, 8, 100],
     }
+
+
+@pytest.fixture
+def parted(broker: psycopg.Connection) -> psycopg.Connection:
+    """A broker that dispatches a transaction of more than 24,000 events in parts of 8,000."""
+    call(broker, "configure", "max_part_events", "8000")
+    call(broker, "configure", "max_batch_events", "10000")
+    make_type(broker, "step", "n integer")
+    make_type(broker, "done", "n integer")
+    call(broker, "create_composite_event", "undone", "not(done)[step s, commit]", "continuous", max_open=100_000)
+    call(broker, "create_composite_event", "whole", "A*(begin_transaction, step s, commit)", max_open=100_000,
+         attributes="steps integer = count(s)")  # fmt: skip
+    return broker
+
+
+def publish_large(connection: psycopg.Connection) -> None:
+    with connection.transaction():
+        rows(connection, "insert into pgps_event.step select n from generate_series(1, 30000) n")
+        rows(connection, "insert into pgps_event.done values (1)")
+
+
+def test_a_transaction_that_is_several_batches_begins_and_ends_once(parted: psycopg.Connection) -> None:
+    for number in (1, 2):
+        publish_large(parted)
+        # What comes behind it is a transaction of its own.
+        rows(parted, "insert into pgps_event.step select n from generate_series(1, 3) n")
+        dispatch(parted)
+        assert rows(parted, "select name, detected, last_error from pgps.composite_events order by 1") == [
+            ("undone", 3 * number, None),
+            ("whole", 2 * number, None),
+        ]
+    assert column(parted, "select steps from pgps_internal.whole_log order by event_id") == [30_000, 3, 30_000, 3]
+
+
+def test_no_step_ends_inside_a_transaction(parted: psycopg.Connection) -> None:
+    rows(parted, "insert into pgps_event.step values (0)")
+    dispatch(parted)
+    before = value(parted, "select (pgps_internal.last_batch()).batch_id")
+    publish_large(parted)
+    rows(parted, "select pgps.dispatch()")
+    last = value(parted, "select (pgps_internal.last_batch()).batch_id")
+    assert last >= before + 4
+    goes = "select pgps_internal.whole_upto(%s, %s)"
+    for batch in range(before + 1, last + 1):
+        assert value(parted, goes, [batch, last]) == value(parted, goes, [batch, last + 7]) == last
+        # A lane, or a suspended filter, is behind.
+        assert batch == last or value(parted, goes, [batch, batch]) == before
+    assert value(parted, goes, [before, last]) == value(parted, goes, [before, before]) == before

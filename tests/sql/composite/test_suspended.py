@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, make_type, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
 STATE = "select state, last_error from pgps.composite_events where name = 'it'"
@@ -23,10 +24,10 @@ def publish(broker: psycopg.Connection, n: int) -> None:
     rows(broker, "select pgps.dispatch()")
 
 
-def suspended(broker: psycopg.Connection) -> None:
+def suspended(broker: psycopg.Connection, or_else: str = "") -> None:
     """Have the predicate of a leaf suspended, since its table is gone."""
     rows(broker, "create table public.wanted as select generate_series(1, 9) as n")
-    call(broker, "create_composite_event", "it", "count (n in (select w.n from public.wanted w)) a")
+    call(broker, "create_composite_event", "it", f"count (n in (select w.n from public.wanted w)) a{or_else}")
     publish(broker, 1)
     rows(broker, "select pgps.dispatch()")
     rows(broker, "alter table public.wanted rename to unwanted")
@@ -51,6 +52,23 @@ def test_one_that_is_not_mended_stays_suspended(broker: psycopg.Connection) -> N
     call(broker, "alter_composite_event", "it", enabled=True)
     publish(broker, 3)
     assert value(broker, "select state from pgps.composite_events where name = 'it'") == "suspended"
+
+
+def test_nobody_looks_all_the_time_for_a_timer_that_waits_for_a_suspended_leaf(
+    broker: psycopg.Connection, clock: Clock
+) -> None:
+    clock.set("2026-03-01 12:00:30+00")
+    call(broker, "create_composite_event", "hourly", "every('1 hour')")
+    suspended(broker, " or every('1 minute')")
+    clock.set("2026-03-01 12:59:50+00")
+    publish(broker, 3)
+    rows(broker, "select pgps.dispatch()")
+    look = "select steps, more, round(timer::numeric) from pgps.detect_share()"
+    assert rows(broker, look) == [(0, False, 10)]
+    rows(broker, "alter table public.unwanted rename to wanted")
+    call(broker, "alter_composite_event", "it", enabled=True)
+    rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select detected from pgps.composite_events where name = 'it'") == 3 + 59
 
 
 def test_whoever_watches_the_broker_is_told(broker: psycopg.Connection) -> None:

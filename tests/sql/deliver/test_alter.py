@@ -7,7 +7,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.fix_broker import call, make_type, numbers, publish, refused, rows, sink, sunk, take, value
+from tests.fix_broker import (
+    WAYS,
+    call,
+    column,
+    dispatch,
+    make_type,
+    meanwhile,
+    numbers,
+    publish,
+    refused,
+    rows,
+    sink,
+    sunk,
+    take,
+    value,
+)
 from tests.fix_db import Connect
 
 
@@ -176,13 +191,14 @@ def test_nobody_gives_his_filter_the_rights_of_a_role_that_he_is_not_in(
 
 @pytest.mark.parametrize("change", ["filter", "owner"])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_change_that_is_not_committed_holds_up_neither_dispatch_nor_anybody_else(
-    broker: psycopg.Connection, connect: Connect, own_database: str, role: Any, change: str, end: str
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Any, change: str, end: str, way: str
 ) -> None:
     call(broker, "subscribe", "s", "tick", "n < 1000", handler="any")
     call(broker, "subscribe", "other", "tick", handler="any")
     publish(broker, "tick", *range(10))
-    rows(broker, "select pgps.dispatch()")
+    dispatch(broker, way)
     taken = [row[0]["n"] for row in rows(broker, "select payload from pgps.take('s', 4)")]
     changing = connect(dsn=own_database)
     changing.autocommit = False
@@ -190,16 +206,17 @@ def test_a_change_that_is_not_committed_holds_up_neither_dispatch_nor_anybody_el
 
     rows(broker, "set lock_timeout = '20s'")
     publish(broker, "tick", *range(10, 20))
-    assert value(broker, "select pgps.dispatch()") == 10, "it does not wait"
-    assert take(broker, "other") == list(range(20))
+    # It does not wait.
+    dispatch(broker, way)
+    assert take(broker, "other", way=way) == list(range(20))
     taken += [row[0]["n"] for row in rows(broker, "select payload from pgps.take('s', 3)")]
     publish(broker, "tick", *range(20, 30))
-    assert value(broker, "select pgps.dispatch()") == 10
+    dispatch(broker, way)
     rows(broker, "select pgps.reclaim()")
 
     (changing.commit if end == "commit" else changing.rollback)()
     publish(broker, "tick", *range(30, 40))
-    rows(broker, "select pgps.dispatch()")
+    dispatch(broker, way)
     later = [row[0]["n"] for row in rows(broker, "select payload from pgps.take('s', 1000)")]
     assert sorted(taken + later) == sorted(set(taken + later)), "nothing comes twice"
     wanted = {n for n in range(40) if n % 2 == 0 or change == "owner" or end == "rollback"}
@@ -207,8 +224,9 @@ def test_a_change_that_is_not_committed_holds_up_neither_dispatch_nor_anybody_el
     assert rows(broker, "select * from pgps_internal.unshared") == []
 
 
+@pytest.mark.parametrize("way", WAYS)
 def test_a_position_that_is_moved_meanwhile_gets_each_event_once(
-    broker: psycopg.Connection, connect: Connect, own_database: str
+    broker: psycopg.Connection, connect: Connect, own_database: str, way: str
 ) -> None:
     call(broker, "subscribe", "s", "tick", handler="any")
     publish(broker, "tick", 1, 2)
@@ -218,8 +236,78 @@ def test_a_position_that_is_moved_meanwhile_gets_each_event_once(
     call(moving, "seek", "s", "now")
     rows(broker, "set lock_timeout = '20s'")
     publish(broker, "tick", 3, 4)
-    assert value(broker, "select pgps.dispatch()") == 2
+    dispatch(broker, way)
     moving.commit()
     publish(broker, "tick", 5)
-    assert take(broker, "s") == [3, 4, 5]
+    assert take(broker, "s", way=way) == [3, 4, 5]
     assert rows(broker, "select * from pgps_internal.unshared") == []
+
+
+@pytest.mark.parametrize("function", ["receive", "take"])
+def test_who_has_looked_for_events_and_waits_for_the_change_gets_those_of_the_new_filter(
+    broker: psycopg.Connection, connect: Connect, own_database: str, function: str
+) -> None:
+    call(broker, "subscribe", "s", "tick", "n = 2")
+    publish(broker, "tick", 1, 2)
+    rows(broker, "select pgps.dispatch()")
+    changing, consumer = connect(dsn=own_database, autocommit=False), connect(dsn=own_database)
+    alter(changing, filter="n = 1")
+    found: list[int] = []
+    query = f"select (payload ->> 'n')::integer from pgps.{function}('s')"
+    with meanwhile(broker, consumer, lambda: found.extend(column(consumer, query))):
+        changing.commit()
+    assert found in ([], [1]), "2 does not match the filter in force"
+    call(consumer, "ack", "s")
+    rows(broker, "select pgps.dispatch()")
+    assert found + column(consumer, query) == [1]
+
+
+def test_the_filter_of_a_prefix_is_about_what_its_owner_may_see(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Any
+) -> None:
+    """Of the others nothing is said, and they come when the right comes."""
+    make_type(broker, "tick_hidden")
+    make_type(broker, "tick_odd", "word text")
+    for hidden in ("tick_hidden", "tick_odd"):
+        rows(broker, f"revoke select on pgps_event.{hidden} from public")
+    reader = role("reader")
+    own = connect(reader, dsn=own_database)
+    call(own, "subscribe", "s", "tick*")
+    call(own, "alter_subscription", "s", filter="n > 1")
+    for name in ("tick", "tick_hidden"):
+        publish(broker, name, 1, 2)
+    rows(broker, "insert into pgps_event.tick_odd values ('x')")
+    rows(broker, "select pgps.dispatch()")
+    assert numbers(own, "s") == [2]
+    call(own, "ack", "s")
+    rows(broker, f"grant select on pgps_event.tick_hidden to {reader}")
+    publish(broker, "tick_hidden", 1, 3)
+    rows(broker, "insert into pgps_event.tick_odd values ('y')")
+    rows(broker, "select pgps.dispatch()")
+    assert numbers(own, "s") == [3]
+    call(own, "ack", "s")
+    assert rows(own, "select state, last_error from pgps.subscriptions") == [("active", None)]
+    other = role("other")
+    rows(broker, f"grant {other} to {reader}")
+    call(own, "alter_subscription", "s", owner=other)
+    publish(broker, "tick", 7)
+    publish(broker, "tick_hidden", 8)
+    rows(broker, "select pgps.dispatch()")
+    assert numbers(connect(other, dsn=own_database), "s") == [7], "of a prefix a role gets what it may see"
+
+
+def test_exceptions_that_are_passed_already_are_no_burden_afterwards(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "s", "tick", max_attempts=1)
+    for n in range(5):
+        publish(broker, "tick", n)
+        rows(broker, "select pgps.dispatch()")
+        for (event_id,) in rows(broker, "select event_id from pgps.receive('s')"):
+            call(broker, "nack", "s", event_id, "no")
+    publish(broker, "tick", 5, 6)
+    rows(broker, "select pgps.dispatch()")
+    assert column(broker, "select (payload ->> 'n')::integer from pgps.receive('s', 1)") == [5]
+    call(broker, "ack", "s")
+    alter(broker, filter="n >= 0")
+    assert value(broker, "select skip::text from pgps_internal.member") == "{}"
+    assert numbers(broker, "s") == [6]
+    assert value(broker, "select count(*) from pgps.exceptions") == 5

@@ -83,3 +83,37 @@ def test_what_was_not_received_before_one_that_failed_still_waits(admin: psycopg
     assert column(admin, "select event_id from pgps.take(%s, 1)", [made]) == [ids[2]]
     assert column(admin, "select event_id from pgps.take(%s)", [made]) == [ids[1], ids[3]]
     assert column(admin, DEPTH, [made]) == [0]
+
+
+@pytest.mark.parametrize("settled", ["before", "after"])
+def test_what_was_settled_ahead_does_not_come_again_by_the_way_of_another_filter(
+    admin: psycopg.Connection, name: Name, settled: str
+) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made, "n > 0", max_attempts=10)
+    publish(admin, made, 1, 2, 3)
+    rows(admin, "select pgps.dispatch()")
+    query = "select event_id from pgps.receive(%s, %s)"
+    first, second, third = column(admin, query, [made, 10])
+    call(admin, "nack", made, second, "later", "0")
+    assert column(admin, query, [made, 1]) == [second]
+
+    def change(text: str) -> None:
+        call(admin, "alter_subscription", made, filter=text)
+        rows(admin, "select pgps.dispatch()")
+
+    if settled == "after":
+        change("n <> 2")
+        assert column(admin, query, [made, 1]) == [second]
+    assert call(admin, "ack", made, second) == 1
+    change("n <> 2 and true")
+    # Something else is settled, which forgets what is behind.
+    assert column(admin, query, [made, 10]) == [first, third]
+    call(admin, "nack", made, third, "later", "0")
+    assert column(admin, query, [made, 1]) == [third]
+    assert call(admin, "ack", made, third) == 1
+    change("n > 0")
+    assert column(admin, query, [made, 10]) == [first]
+    assert call(admin, "ack", made) == 1
+    assert column(admin, query, [made, 10]) == []

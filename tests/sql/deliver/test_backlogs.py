@@ -288,3 +288,15 @@ def test_without_limits_nothing_is_looked_at(broker: psycopg.Connection) -> None
     publish(broker, "tick", 1)
     reclaim(broker)
     assert column(broker, "select state from pgps.subscriptions") == ["active"]
+
+
+def test_who_gives_up_what_waits_goes_on(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "s", "tick")
+    alter(broker, max_backlog=3)
+    publish(broker, "tick", *range(5))
+    reclaim(broker)
+    assert value(broker, "select state from pgps.subscriptions") == "suspended"
+    call(broker, "seek", "s", "now")
+    assert rows(broker, "select state, last_error from pgps.subscriptions") == [("active", None)]
+    publish(broker, "tick", 7)
+    assert take(broker, "s") == [7]

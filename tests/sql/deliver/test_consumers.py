@@ -179,6 +179,51 @@ def test_sessions_of_one_name_take_turns(admin: psycopg.Connection, connect: Con
     assert call(second, "ack", shared, consumer="a") == 4
 
 
+def test_who_lost_a_lease_settles_nothing_by_a_later_event(
+    admin: psycopg.Connection, shared: str, clock: Clock
+) -> None:
+    """His transaction has written for all that he was given: it has to fail as a whole."""
+    given = _receive(admin, shared, 6, "slow")
+    assert call(admin, "ack", shared, given[0], consumer="slow") == 1
+    call(admin, "nack", shared, given[1], "no", "1 day", consumer="slow")
+    clock.advance("2 minutes")
+    assert call(admin, "ack", shared, given[2], consumer="slow") == 1, "nobody has taken any"
+    assert _receive(admin, shared, 1, "quick") == [given[3]]
+    with refused("55000", "1 of the events", shared):
+        call(admin, "ack", shared, given[5], consumer="slow")
+    assert call(admin, "ack", shared, consumer="quick") == 1
+    with refused("55000", "1 of the events"):
+        call(admin, "ack", shared, given[5], consumer="slow")
+    # What is left comes again, and is settled as what was received last.
+    assert _receive(admin, shared, 6, "slow") == given[4:]
+    clock.advance("2 minutes")
+    assert call(admin, "ack", shared, given[5], consumer="slow") == 2
+
+
+def test_who_loses_a_lease_while_it_acknowledges_settles_nothing_by_a_later_event(
+    admin: psycopg.Connection, connect: Connect, shared: str, clock: Clock
+) -> None:
+    mine = _receive(admin, shared, 6, "a")
+    lease = value(admin, "select extract(epoch from value::interval) from pgps_internal.setting where name = 'lease'")
+    clock.advance(f"{lease - 1} seconds 500 milliseconds")
+    holding, late = connect(autocommit=False), connect()
+    rows(holding, "select from pgps_internal.share where event_id = %s for update", [mine[0]])
+    with refused("55000", "lease"), meanwhile(admin, late, lambda: call(late, "ack", shared, mine[5], consumer="a")):
+        clock.advance("1 second")
+        other = column(admin, "select event_id from pgps.take(%s, 2, 'b')", [shared])
+        holding.rollback()
+    assert other == mine[1:3]
+    assert _receive(admin, shared, 6, "c") == [mine[0], *mine[3:]]
+
+
+def test_what_a_former_release_gave_is_settled(admin: psycopg.Connection, shared: str, clock: Clock) -> None:
+    given = _receive(admin, shared, 3, "a")
+    rows(admin, "update pgps_internal.consumer set given = null")
+    assert call(admin, "ack", shared, given[0], consumer="a") == 1
+    clock.advance("2 minutes")
+    assert call(admin, "ack", shared, given[2], consumer="a") == 2
+
+
 @pytest.mark.parametrize("rows_function", [False, True])
 @pytest.mark.parametrize("handler", ["shared", "single"])
 def test_a_paused_subscription_gives_nothing_and_nothing_is_acknowledged(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.fix_broker import call, endpoint, make_type, numbers, publish, queue, refused, rows, take, value
 from tests.fix_clock import Clock
@@ -189,6 +190,34 @@ def test_a_load_publishes_the_tries_that_count_and_once(admin: psycopg.Connectio
     assert value(admin, "select to_regclass(%s) is null", [table])
 
 
+def test_a_load_is_published_though_a_lost_task_still_copies(
+    connect: Connect, admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    """Its host is gone, and the server notices hours later: nobody waits for it, and its table goes afterwards."""
+    t, s, load = name(), name("reader"), name("load")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t)
+    table = call(admin, "begin_load", t, load)
+    rows(admin, f"insert into {table} (n, pgps_part) values (1, 'a')")
+    lost = connect(autocommit=False)
+    rows(lost, f"insert into {table} (n, pgps_part) values (1, 'lost')")
+    rows(admin, "set statement_timeout = '5s'")
+    try:
+        publish_load = "select pgps.publish_load(%s, %s, '{a}', '{n}', 'job', 1, 1)"
+        assert value(admin, publish_load, [t, load]) == 1
+        other = name("load")
+        given_up = call(admin, "begin_load", t, other)
+        rows(lost, f"insert into {given_up} (n, pgps_part) values (1, 'lost')")
+        assert call(admin, "discard_load", other) is True
+        rows(admin, "select pgps_internal.reclaim_loads()")
+    finally:
+        rows(admin, "reset statement_timeout")
+    lost.rollback()
+    rows(admin, "select pgps_internal.reclaim_loads()")
+    assert take(admin, s) == [1]
+    assert value(admin, "select coalesce(to_regclass(%s), to_regclass(%s)) is null", [table, given_up])
+
+
 def test_a_load_belongs_to_who_began_it_and_is_dropped_when_it_is_old(
     connect: Connect, admin: psycopg.Connection, name: Callable[..., str], role: Callable[..., str], clock: Clock
 ) -> None:
@@ -210,6 +239,16 @@ def test_a_load_belongs_to_who_began_it_and_is_dropped_when_it_is_old(
         call(admin, "begin_load", "nothing", load)
     with refused("22023"):
         rows(admin, "select pgps.claim(%s, null, 1)", [t])
+    with refused("22023"):
+        rows(admin, "select pgps.last_claim(%s, null)", [t])
+    assert call(admin, "last_claim", t, "job") is None
+    assert [call(admin, "claim", t, "job", number) for number in (7, 5, 7)] == [True, True, False]
+    assert call(admin, "last_claim", t, "job") == 7
+    # Each role's numbers are its own.
+    assert call(stranger, "last_claim", t, "job") is None
+    rows(admin, f"revoke insert on {endpoint(t)} from public, {other}")
+    with refused("42501"):
+        call(stranger, "last_claim", t, "job")
     clock.advance("23 hours")
     rows(admin, "select pgps_internal.reclaim_loads()")
     assert value(admin, "select to_regclass(%s) is not null", [table])
@@ -221,6 +260,24 @@ def test_a_load_belongs_to_who_began_it_and_is_dropped_when_it_is_old(
     rows(admin, "select pgps_internal.reclaim_loads()")
     assert value(admin, "select to_regclass(%s) is null", [left])
     assert endpoint(t)
+
+
+@pytest.mark.parametrize("who", ["load", "reclaim"])
+def test_a_load_under_way_stays_whoever_quotes_all_identifiers(
+    admin: psycopg.Connection, connect: Connect, name: Callable[..., str], who: str
+) -> None:
+    t, s, load = name(), name("reader"), name("load")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t)
+    session = connect()
+    rows(session, f"set quote_all_identifiers = {'on' if who == 'load' else 'off'}")
+    table = call(session, "begin_load", t, load)
+    rows(session, f"insert into {table} (n, pgps_part) values (1, 'a')")
+    other = connect()
+    rows(other, f"set quote_all_identifiers = {'on' if who == 'reclaim' else 'off'}")
+    rows(other, "select pgps.reclaim()")
+    assert call(session, "publish_load", t, load, ["a"], ["n"]) == 1
+    assert take(admin, s) == [1]
 
 
 def test_what_a_reader_cannot_represent_goes_to_the_exception_queue_and_comes_again_when_put_back(

@@ -17,6 +17,7 @@ from tests.fix_broker import (
     numbers,
     publish,
     queue,
+    quoted,
     refused,
     rows,
     sink,
@@ -93,6 +94,23 @@ def test_two_subscriptions_of_one_name_are_refused(admin: psycopg.Connection, ti
     call(admin, "unsubscribe", tick)
     with refused("42704", tick):
         call(admin, "unsubscribe", tick)
+
+
+def test_what_a_dropped_role_has_advertised_is_advertised_by_nobody(
+    admin: psycopg.Connection, connect: Connect, role: Callable[..., str], name: Name
+) -> None:
+    made, gone = name(), role("gone")
+    call(admin, "create_event_type", made, "n integer")
+    rows(admin, f"grant insert on {endpoint(made)} to {quoted(gone)}")
+    session = connect(gone)
+    call(session, "advertise", made)
+    session.close()
+    rows(admin, f"drop owned by {quoted(gone)}; drop role {quoted(gone)}")
+    try:
+        with refused("55000", made, "advertise"):
+            call(admin, "subscribe", name("s"), made)
+    finally:
+        rows(admin, f"create role {quoted(gone)}")  # for its fixture to drop
 
 
 def test_an_unadvertised_type_cannot_be_subscribed_to(admin: psycopg.Connection, name: Name) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.fix_broker import call, make_type, publish, rows, take, value
+from tests.fix_broker import WAYS, call, dispatch, make_type, publish, rows, take, value
 from tests.fix_db import Connect
 
 _NOTES = "select count(*) from pgps_internal.unmet"
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """Who dispatches: somebody by hand, or a worker."""
+    return str(request.param)
 
 
 @pytest.fixture
@@ -42,6 +48,7 @@ def test_both_are_open_at_the_same_time(
     two: tuple[psycopg.Connection, psycopg.Connection],
     condition: str | None,
     start: str,
+    way: str,
     *,
     is_type_first: bool,
     is_type_committed_first: bool,
@@ -55,17 +62,17 @@ def test_both_are_open_at_the_same_time(
     for session in (maker, subscriber) if is_type_committed_first else (subscriber, maker):
         session.commit()
         # Also when it has been dispatched before the other has committed.
-        rows(admin, "select pgps.dispatch()")
+        dispatch(admin, way)
     publish(admin, "hb", 2)
-    assert take(admin, "s") == [1, 2]
+    assert take(admin, "s", way=way) == [1, 2]
     publish(admin, "hb", 3)
     publish(admin, "ha", 4)
-    assert take(admin, "s") == [3, 4]
+    assert take(admin, "s", way=way) == [3, 4]
     assert value(admin, _NOTES) == 0
 
 
 def test_internal_and_shared_subscriptions_meet_it_too(
-    admin: psycopg.Connection, two: tuple[psycopg.Connection, psycopg.Connection]
+    admin: psycopg.Connection, two: tuple[psycopg.Connection, psycopg.Connection], way: str
 ) -> None:
     subscriber, maker = two
     rows(admin, "create table public.seen (n integer)")
@@ -78,10 +85,10 @@ def test_internal_and_shared_subscriptions_meet_it_too(
     call(subscriber, "subscribe", "shared", "h*", handler="any")
     make(maker)
     maker.commit()
-    rows(admin, "select pgps.dispatch()")
+    dispatch(admin, way)
     subscriber.commit()
     publish(admin, "hb", 2)
-    assert take(admin, "shared") == [1, 2]
+    assert take(admin, "shared", way=way) == [1, 2]
     rows(admin, "call pgps.run_subscribers()")
     assert rows(admin, "select n from public.seen order by n") == [(1,), (2,)]
 
@@ -92,6 +99,7 @@ def test_registered_clients_meet_it_too(
     admin: psycopg.Connection,
     two: tuple[psycopg.Connection, psycopg.Connection],
     mode: str,
+    way: str,
     *,
     is_type_first: bool,
 ) -> None:
@@ -104,22 +112,22 @@ def test_registered_clients_meet_it_too(
     if not is_type_first:
         make(maker)
     subscriber.commit()
-    rows(admin, "select pgps.dispatch()")
+    dispatch(admin, way)
     maker.commit()
-    rows(admin, "select pgps.dispatch()")
+    dispatch(admin, way)
     joined = "select count(*) from pgps_internal.registration_type join pgps_internal.event_type t using (type_id)"
     assert value(admin, f"{joined} where t.name = 'hb'") == 1
     assert value(admin, "select has_table_privilege('pgps_worker', 'pgps_internal.hb_log', 'trigger')") == (
         mode == "direct"
     )
     publish(admin, "ha", 2)
-    rows(admin, "select pgps.dispatch()")
+    dispatch(admin, way)
     assert value(admin, _NOTES) == 0
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_type_made_under_an_old_snapshot_meets_what_it_does_not_see(
-    admin: psycopg.Connection, two: tuple[psycopg.Connection, psycopg.Connection], level: str
+    admin: psycopg.Connection, two: tuple[psycopg.Connection, psycopg.Connection], level: str, way: str
 ) -> None:
     subscriber, maker = two
     rows(maker, f"set transaction isolation level {level}")
@@ -128,13 +136,17 @@ def test_a_type_made_under_an_old_snapshot_meets_what_it_does_not_see(
     subscriber.commit()
     make(maker)
     maker.commit()
-    assert take(admin, "s") == [1]
+    assert take(admin, "s", way=way) == [1]
     publish(admin, "hb", 2)
-    assert take(admin, "s") == [2]
+    assert take(admin, "s", way=way) == [2]
 
 
 def test_somebody_is_changing_the_type_when_they_are_to_meet(
-    admin: psycopg.Connection, connect: Connect, own_database: str, two: tuple[psycopg.Connection, psycopg.Connection]
+    admin: psycopg.Connection,
+    connect: Connect,
+    own_database: str,
+    two: tuple[psycopg.Connection, psycopg.Connection],
+    way: str,
 ) -> None:
     subscriber, maker = two
     call(subscriber, "subscribe", "s", "h*")
@@ -145,23 +157,23 @@ def test_somebody_is_changing_the_type_when_they_are_to_meet(
     call(changing, "alter_event_type", "hb", add_attribute="m integer")
     rows(admin, "set lock_timeout = '5s'")
     publish(admin, "ha", 7)
-    assert take(admin, "s") == [7]
+    assert take(admin, "s", way=way) == [7]
     changing.rollback()
     publish(admin, "hb", 2)
-    assert take(admin, "s") == [1, 2]
+    assert take(admin, "s", way=way) == [1, 2]
 
 
 def test_a_transaction_that_makes_nothing_costs_a_note_until_it_is_over(
-    admin: psycopg.Connection, two: tuple[psycopg.Connection, psycopg.Connection]
+    admin: psycopg.Connection, two: tuple[psycopg.Connection, psycopg.Connection], way: str
 ) -> None:
     subscriber, maker = two
     make_type(maker, "other")
     call(subscriber, "subscribe", "s", "h*")
     subscriber.commit()
     publish(admin, "ha", 1)
-    assert take(admin, "s") == [1]
+    assert take(admin, "s", way=way) == [1]
     assert value(admin, _NOTES) == 1
     maker.rollback()
     publish(admin, "ha", 2)
-    assert take(admin, "s") == [2]
+    assert take(admin, "s", way=way) == [2]
     assert value(admin, _NOTES) == 0

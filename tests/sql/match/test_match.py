@@ -153,8 +153,15 @@ def test_the_statement_timeout_ends_a_dispatch_that_asks_a_filter_over_the_event
     rows(broker, "reset statement_timeout")
     assert call(broker, "blame") == "long"
     assert call(broker, "blame") is None, "once"
+    place = "select asked_in from pgps.classes where subscription = 'long'"
+    assert value(broker, place) == "lane", "where it holds up nobody else"
+    call(broker, "configure", "dispatch_lane_timeout", "200 milliseconds")
     assert take(broker, "all") == [1]
-    assert value(broker, "select state from pgps.subscriptions where name = 'long'") == "suspended"
+    state = "select state from pgps.subscriptions where name = 'long'"
+    rows(broker, "set statement_timeout = '600ms'")
+    for strike in ("slow", "slow", "suspended"):
+        rows(broker, "select pgps.run_slow_lane(lane_id) from pgps_internal.lane")
+        assert value(broker, state) == strike
 
 
 def refused_by_cancel() -> pytest.RaisesExc[psycopg.errors.QueryCanceled]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.fix_broker import call, meanwhile
+from tests.fix_broker import call, meanwhile, rows, value
 from tests.fix_db import Connect
 from tests.fix_spools import Spool
 from tests.sql.spools.test_groups import Join, join
@@ -61,6 +62,60 @@ def test_what_a_member_has_received_is_not_taken_back(spool: Spool, join: Join) 
     spool.pointer(3)
     assert call(spool.connection, "spool_cancel", third) is False
     assert call(spool.connection, "spool_cancel", fourth) is True
+
+
+def test_a_cancellation_that_is_dispatched_before_its_message_holds(spool: Spool) -> None:
+    """A window that is cut ends with a transaction that began before the message's, and was committed after it."""
+    spool.spool(0)
+    with psycopg.connect(spool.connection.info.dsn, autocommit=True) as first, first.transaction():
+        value(first, "select pg_current_xact_id()")
+        ids = [call(spool.connection, "spool", spool.name, 1, str(n)) for n in (1, 2, 3)]
+        checkpoint = call(spool.connection, "spool_and_discard", spool.name, 2, "4")
+        call(spool.connection, "spool_set_replay_pointer", spool.name, 1)
+        assert call(first, "spool_cancel", ids[1]) is True
+        assert call(first, "spool_cancel", checkpoint) is True
+    for _ in range(10):
+        rows(spool.connection, "select pgps.dispatch(1)")
+    assert spool.contents() == {1: 0, 2: 1, 4: 3}
+    assert spool.standing("last_seqn", "discarded", "checkpoint_pointer") == (5, 2, None)
+    assert call(spool.connection, "spool_cancel", ids[1]) is False
+    assert call(spool.connection, "spool_inquire", ids[1]) is None
+    left = "select count(*) from pgps_internal.spool_cancelled c join pgps_internal.spool s using (spool_id)"
+    assert value(spool.connection, left + " where s.name = %s", [spool.name]) == 0
+
+
+def test_nobody_becomes_a_member_while_a_message_is_taken_back(spool: Spool, join: Join, connect: Connect) -> None:
+    (made,) = spool.spool(1)
+    canceller = connect(autocommit=False)
+    assert call(canceller, "spool_cancel", made) is True
+    member = join(join=False)
+    joined: list[bool] = []
+
+    def enter() -> None:
+        member.join(replay=True)
+        joined.append(True)
+
+    with meanwhile(spool.connection, member.connection, enter):
+        has_waited = joined == []
+        canceller.commit()
+    assert has_waited
+    assert member.received() == [(0, {"replay": "ended"}, False)]
+
+
+def test_who_becomes_a_member_meanwhile_is_waited_for(spool: Spool, join: Join, connect: Connect) -> None:
+    (made,) = spool.spool(1)
+    first, second = join(join=False), join(join=False)
+    first.connection.autocommit = False
+    first.join(replay=True)
+    # Not by others who become members.
+    second.join()
+    assert len(first.received()) == 2
+    other = connect()
+    found: list[bool] = []
+    with meanwhile(spool.connection, other, lambda: found.append(call(other, "spool_cancel", made))):
+        has_waited = found == []
+        first.connection.commit()
+    assert (has_waited, found) == (True, [False])
 
 
 def test_a_cancellation_waits_for_a_member_that_is_receiving(spool: Spool, join: Join, connect: Connect) -> None:

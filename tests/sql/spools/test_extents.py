@@ -56,6 +56,23 @@ def test_a_small_message_with_a_long_text_is_refused(spool: Spool) -> None:
     refused_at_once(spool, "more than 200000000 bytes", _WIDE, None, None)
 
 
+@pytest.mark.parametrize("message", ["1e131071", "[" + ",".join(["1e131071"] * 900) + "]", '{"a": {"b": [1e15000]}}'])
+def test_a_message_that_is_far_longer_as_text_is_refused(spool: Spool, message: str) -> None:
+    refused_at_once(spool, "numbers in a message have too many digits", message, None, None)
+
+
+def test_keys_that_are_far_longer_as_text_are_refused(spool: Spool) -> None:
+    refused_at_once(spool, "numbers in a message have too many digits", "1", '{"K": 1e131071}', None)
+
+
+def test_every_float_can_be_spooled(spool: Spool) -> None:
+    message: list[Any] = [1.7976931348623157e308, -1.7976931348623157e308, 5e-324, 2.2250738585072014e-308, 1e308, 0]
+    for one in (*message, message, message * 100, "\u0001" * 100, [True] * 100, [[]] * 100, ["\x7f"], {}, None):
+        call(spool.connection, "spool", spool.name, 1, Jsonb(one))
+    spool.dispatch()
+    assert spool.standing("last_seqn") == 14
+
+
 def test_a_message_from_a_table_is_measured_as_it_is_read(spool: Spool) -> None:
     # Stored compressed, in less than 3 kB.
     spool.connection.execute("create temporary table long_text (message jsonb, keys jsonb)")

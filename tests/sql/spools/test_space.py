@@ -93,6 +93,28 @@ def test_a_member_goes_on_where_it_was_when_slots_are_copied(
     assert member.take() == []
 
 
+def test_a_delivery_whose_space_was_given_back_is_acknowledged_with_nothing(
+    own: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    spool = made(own)
+    member = Member(connect(dsn=own_database), spool, "m")
+    fill(spool, 1_000)
+    received = member.ids()
+    assert len(received) == 100
+    spool.pointer(1_000)
+    spool.discard(seqn="[1,5]")
+    spool.discard(seqn="[101,1000]")
+    assert value(own, "select pgps.reclaim()") >= 1
+    # One by one, as a client goes through what it has received; the last answers for those that are gone, too.
+    assert [member.ack(delivery) for delivery in received] == [0] * 5 + [1] * 94 + [6]
+    assert member.received() == []
+    # What waits for dispatch, and what was never given, was not received.
+    waiting = call(own, "spool", "big", 1, "1")
+    for unknown in (waiting, waiting + 1_000_000):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=str(unknown)):
+            member.ack(unknown)
+
+
 def test_a_slot_that_is_in_use_is_left_for_the_next_time(
     own: psycopg.Connection, connect: Connect, own_database: str
 ) -> None:
@@ -184,6 +206,29 @@ def test_a_spool_that_is_not_persistent_forgets_its_messages_in_a_crash_and_goes
         fill(lost, 1)
         fill(kept, 1)
         assert (list(lost.contents()), list(kept.contents())) == ([4], [1, 2, 3, 4])
+
+
+def test_what_a_crash_has_lost_counts_for_no_limit(own_cluster: EmbeddedCluster) -> None:
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
+        ring = made(connection, "ring", persistent=False, max_messages=3, on_limit="drop_oldest")
+        full = made(connection, "full", persistent=False, max_messages=3)
+        for spool in (ring, full):
+            fill(spool, 3)
+            assert spool.standing("bytes") > 0
+        connection.execute("checkpoint")
+    own_cluster.kill9()
+    own_cluster.start()
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
+        for name in ("ring", "full"):
+            spool = Spool(connection, name)
+            assert spool.standing("bytes") == 0
+            for number in (4, 5, 6):
+                spool.spool(number)
+            assert spool.contents() == {4: 4, 5: 5, 6: 6}
+        assert Spool(connection, "ring").spool(7)
+        assert Spool(connection, "ring").contents() == {5: 5, 6: 6, 7: 7}
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="3 messages of 3"):
+            call(connection, "spool", "full", 1, "7")
 
 
 def test_the_clock_is_the_brokers(own: psycopg.Connection, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.fix_broker import call, rows
+from tests.fix_broker import call, rows, value
 from tests.fix_db import Connect
 from tests.fix_spools import Member, Spool
 
@@ -46,6 +46,7 @@ CALLS = {
     "create_network": "create_network('{made}', '{{host=127.0.0.1 port=1 dbname=none}}')",
     "alter_network": "alter_network('{network}', '{{host=127.0.0.1 port=2 dbname=none}}')",
     "drop_network": "drop_network('{network}', cascade => true)",
+    "set_network_role": "set_network_role('{broker}', 'pgps_worker')",
 }
 """A call of each function, where it does something."""
 READING = {"spool_getseqn", "spool_inquire", "spool_wait"}
@@ -89,6 +90,7 @@ class World:
                     "split_part(member, '_', 1), present, ready, phase, acked_seqn",
                 ),
                 ("pgps.networks", "name", network, "contacts, state, waiting"),
+                ("pgps.network_origins", "name", network, "role"),
                 ("pgps_internal.spool", "name", name, "spoolers, replayers"),
             )
         }
@@ -121,6 +123,11 @@ def make_world(admin: psycopg.Connection, connect: Connect, name: Name) -> Itera
         call(admin, "create_spool", names["spool"])
         call(admin, "grant_spool", names["spool"], "spool", "pgps_worker")
         call(admin, "create_network", names["network"], ["host=127.0.0.1 port=1 dbname=nowhere"])
+        query = """
+            insert into pgps_internal.network_origin (broker_id, network_id, network, epoch, name)
+            values (gen_random_uuid(), 1, 'here', 1, %s) returning broker_id
+            """
+        names["broker"] = value(admin, query, [names["network"]])
         spool, connection = Spool(admin, names["spool"]), connect()
         for n in range(1, 5):
             call(admin, "spool", spool.name, 1, str(n), keys=f'{{"K": {n % 2}}}')
@@ -149,6 +156,7 @@ def make_world(admin: psycopg.Connection, connect: Connect, name: Name) -> Itera
         rows(
             admin, "delete from pgps_internal.network where name = any(%s)", [[one.names["network"], one.names["made"]]]
         )
+        rows(admin, "delete from pgps_internal.network_origin where name = %s", [one.names["network"]])
         clients = [one.names[what] for what in ("idle", "member", "hesitant", "idler")]
         rows(admin, "delete from pgps_internal.client where name = any(%s)", [clients])
 

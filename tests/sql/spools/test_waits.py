@@ -144,3 +144,34 @@ def test_reclaim_does_not_wait_for_whoever_drops_a_spool(own_database: str, conn
         assert value(busy, full) == 20
     call(busy, "reclaim")
     assert value(busy, full) == 1
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_spool_that_is_being_dropped_holds_up_no_dispatch(own_database: str, connect: Connect, is_kept: bool) -> None:
+    """Though there is a limit to apply, a message to take back, and a replay that waits."""
+    admin, dropping = connect(dsn=own_database), connect(dsn=own_database, autocommit=False)
+    for made in ("full", "other"):
+        call(admin, "create_spool", made)
+    full, other = Spool(admin, "full"), Spool(admin, "other")
+    first, *_ = full.spool(1, 2, 3)
+    member = Member(connect(dsn=own_database), full, "m")
+    call(admin, "spool_advise", "full", max_messages=1, on_limit="drop_oldest")
+    call(admin, "spool_cancel", first)
+    call(admin, "spool_set_replay_pointer", "full", 2)
+    assert full.replay() >= 0
+    call(dropping, "drop_spool", "full")
+    rows(admin, "set lock_timeout = '3s'")
+    other.spool(1)
+    assert other.contents() == {1: 1}
+    assert rows(admin, "select * from pgps_internal.broken_type") == []
+    if is_kept:
+        dropping.rollback()
+        assert full.contents() == {3: 3}
+        assert "|" in member.take()
+    else:
+        dropping.commit()
+        rows(admin, "select pgps.reclaim()")
+    left = "select count(*) from pgps_internal.{} c where c.spool_id not in (select spool_id from pgps_internal.spool)"
+    for table in ("spool_gap", "spool_cancelled", "spool_replay"):
+        assert value(admin, left.format(table)) == 0
+    dropping.rollback()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from composite.gathering import EVENT_BITS, Hits
-from composite.heavy import EVENT_BYTES, MOST_BYTES, TOASTED, TooHeavyError, bounded, weigh_open
+from composite.heavy import EVENT_BYTES, MOST_BYTES, MOST_WHOLE, TOASTED, WHOLE_UPTO, TooHeavyError, bounded, weigh_open
 from composite.limits import WRITTEN_AT_ONCE, TooMuch, portions, rows_in_portions
 from composite.subjects import Subject
 
@@ -22,6 +22,13 @@ class Server:
         self.bytes_ = bytes_ or {}
         self.keys = keys or {}
         self.asked: list[str] = []
+        # The batches of one large transaction.
+        self.large = range(0)
+
+    def whole_upto(self, batch: int, last: int) -> int:
+        if batch not in self.large:
+            return batch
+        return self.large[-1] if self.large[-1] <= last else self.large[0] - 1
 
     def rows(self, text: str, *columns: list[Any]) -> list[dict[str, Any]]:
         self.asked.append(text)
@@ -30,6 +37,8 @@ class Server:
         return [{"state_id": 1, "key": key, "bytes": size} for key, size in self.keys.items()]
 
     def plan(self, text: str, types: list[str]) -> Any:
+        if text == WHOLE_UPTO:
+            return SimpleNamespace(execute=lambda given: [{"upto": self.whole_upto(*given)}])
         assert text == EVENT_BYTES
         self.asked.append(text)
         found = self.bytes_
@@ -108,6 +117,39 @@ def test_where_transactions_are_whole_a_step_takes_whole_batches(batches: tuple[
     got = {7: [hits(batches[0], 1), hits(batches[1], 2), hits(5, 3)]}
     bound(Server(dict.fromkeys((1, 2, 3), MOST_BYTES)), one, got)
     assert one.cut == end
+
+
+@pytest.mark.parametrize(
+    ("batches", "large", "end"),
+    [
+        ((3, 6), range(5, 9), at(5, 0) - 1),  # before the large one
+        ((5, 6), range(5, 9), at(9, 0) - 1),  # it comes first, so it is taken whole
+        ((3, 4), range(1, 4), at(4, 0) - 1),
+        ((2, 3), range(2, 4), at(4, 0) - 1),
+        ((5, 5), range(5, 9), at(9, 0) - 1),
+    ],
+)
+def test_where_transactions_are_whole_a_step_takes_whole_transactions(
+    batches: tuple[int, int], large: range, end: int
+) -> None:
+    one = subject(transactional=True)
+    got = {7: [hits(batches[0], 1), hits(batches[1], 2), hits(12, 3)]}
+    server = Server(dict.fromkeys((1, 2, 3), MOST_BYTES))
+    server.large = large
+    bound(server, one, got)
+    assert one.cut == end
+
+
+def test_a_transaction_of_too_many_events_is_refused_where_it_is_to_be_whole() -> None:
+    got = {7: [hits(batch, ranges=((1, MOST_WHOLE // 2),)) for batch in (3, 4, 5)]}
+    for transactional in (False, True):
+        one = subject(transactional=transactional)
+        if transactional:
+            bound(Server(), one, {7: got[7][:2]})
+            with pytest.raises(TooMuch, match="1,000,000 events of whole transactions"):
+                bound(Server(), one, got)
+        else:
+            assert bound(Server(), one, got) is got
 
 
 def test_what_is_open_in_keys_is_weighed_too() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
 
 from composite.described import define_from
-from pgps.errors import BrokerError, WrongState
+from pgps.errors import BadArgument, BrokerError, WrongState
 from pgps_spark.detecting.evaluating import condition_of, value_of
 from pgps_spark.detecting.keyed import Detected, Job, Row, take
 from pgps_spark.detecting.language import read
@@ -93,11 +95,72 @@ def test_a_key_says_when_time_has_something_to_do() -> None:
     assert (later.state, later.due, told(later.found)) == (None, None, [(15, ["a1"])])
 
 
+@pytest.mark.parametrize("given", [{"partition_by": "name"}, {}])
+def test_a_key_begins_with_its_earliest_event_whichever_came_first(given: dict[str, Any]) -> None:
+    job = job_of("a ; every('10 us')", **given)
+    rows = rows_of(job, "a1@30 a2@5 a3@17")
+    whole = told(take(job, "[1]", rows, None, 55).found)
+    stored: str | None = None
+    found: list[Detected] = []
+    for part, frontier in ((rows[:1], 0), (rows[1:2], 3), (rows[2:], 55)):
+        step = take(job, "[1]", part, stored, frontier)
+        stored, found = step.state, found + step.found
+    assert told(found) == whole == [(10, ["a2"]), (20, ["a3"]), (30, ["a1"]), (40, ["a1"]), (50, ["a1"])]
+
+
+def test_what_has_too_many_constituents_is_told_with_the_reason_and_ends_nothing() -> None:
+    job = job_of("P*(a, '0.000001 s', b)", context="chronicle")
+    found = take(job, "[]", rows_of(job, "a1@0 b1@200000 a2@200001 b2@200004"), None, 300_000).found
+    assert [one.error for one in found] == ["an occurrence has more than 100,000 constituents", None]
+    assert [len(json.loads(one.constituents)) for one in found] == [3, 4]
+
+
 def test_state_of_another_definition_is_refused() -> None:
     step = take(job_of("a ; b"), "[]", rows_of(job_of("a ; b"), "a1@1"), None, 2)
     with pytest.raises(WrongState, match="another definition") as caught:
         take(job_of("a ; c"), "[]", [], step.state, 3)
     assert caught.value.sqlstate == "55000"
+
+
+def test_events_wait_each_for_itself_though_their_order_begins_anew_with_each_time() -> None:
+    job = job_of("a ; b", context="chronicle")
+    first, second = Row(0, 10, 1, "a", 7, None, '{"name":"a7"}'), Row(0, 20, 1, "a", 8, None, '{"name":"a8"}')
+    later = [Row(1, 30 + n, 1, "b", 9 + n, None, f'{{"name":"b{9 + n}"}}') for n in (0, 1)]
+    step = take(job, "[]", [first], None, 5)
+    # The first happens when the second begins to wait; and one that comes again while it waits is one event.
+    step = take(job, "[]", [second], step.state, 15)
+    step = take(job, "[]", [second], step.state, 16)
+    found = take(job, "[]", later, step.state, 100).found
+    assert told(found) == [(30, ["a7", "b9"]), (31, ["a8", "b10"])]
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_two_events_that_nothing_puts_in_order_are_refused(is_waiting: bool) -> None:
+    """One of them would be lost, or another one's payload be taken for its own."""
+    job = job_of("a ; b", context="chronicle")
+    one, other = Row(0, 10, 1, "a", 7, None, '{"name":"a7"}'), Row(1, 10, 1, "b", 8, None, '{"name":"b8"}')
+    stored = take(job, "[]", [one], None, 5).state if is_waiting else None
+    with pytest.raises(BadArgument, match=r"events 7 and 8 .* the same order") as caught:
+        take(job, "[]", [other] if is_waiting else [one, other], stored, 5)
+    assert (caught.value.sqlstate, "order_by" in (caught.value.hint or "")) == ("22023", True)
+
+
+def test_what_the_filter_raises_and_what_is_given_up_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"partition_by": "n", "filter": "b.n / a.n > 2", "context": "chronicle", "max_open": 2}
+    whole = {"expression": "a ; b", "time_basis": "event", "lateness": "300000 days", **given}
+    job = Job(json.dumps(whole), (), json.dumps({name: {"n": "int"} for name in "ab"}), ())
+    rows = [Row(0, n, n, "a", n, None, '{"n":0}') for n in range(1, 4)]
+    step = take(job, '["0"]', rows, None, 5)
+    assert caplog.messages == ['max_open is reached, and 1 open occurrences were given up; key ["0"]']
+    other = Job(json.dumps({**whole, "max_open": 9}), (), job.kinds, ())
+    rows.append(Row(1, 9, 9, "b", 9, None, '{"n":1}'))
+    step = take(other, '["0"]', rows, None, 10)
+    assert step.found == []
+    assert "the filter raised 3 times" in caplog.messages[1]
+    assert "division by zero" in caplog.messages[1]
+    # It happens with each event; the log does not fill up.
+    take(other, '["1"]', rows, None, 10)
+    assert len(caplog.messages) == 2
 
 
 def value(text: str, a: Any = None, b: Any = None, sets: str = "") -> Any:
@@ -139,11 +202,28 @@ def test_sql_has_the_value_that_postgresql_gives_it(text: str, wanted: Any) -> N
     assert value(text, a, b) == wanted
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a.price = a.price", True), ("a.price <> a.price", False), ("a.price > b.price", True),
+        ("b.price < a.price", True), ("a.price <= b.price", False), ("b.price >= a.price", False),
+        ("a.price > 'infinity'", True), ("a.price >= 5", True), ("b.price < 1.5", False),
+    ],
+)  # fmt: skip
+def test_nan_has_the_place_that_postgresql_gives_it(text: str, wanted: bool, admin: psycopg.Connection) -> None:
+    sql = text.replace("a.price", "'nan'::float8").replace("b.price", "2::float8")
+    assert admin.execute(f"select {sql}".encode()).fetchone() == (wanted,)
+    assert value(text, {"price": math.nan}, {"price": 2.0}) is wanted
+
+
 def test_sets_are_aggregated() -> None:
     rows = [{"n": 1}, {"n": 4}, {}]
     assert value("count(b) = 3 and count(b.n) = 2 and sum(b.n) = 5 and avg(b.n) = 2.5", b=rows, sets="b") is True
     assert value("min(b.n) + max(b.n * 2)", b=rows, sets="b") == 9
     assert value("sum(b.n)", b=[], sets="b") is None
+    prices = [{"price": price} for price in (1.0, math.nan, -1.0)]
+    assert value("min(b.price)", b=prices, sets="b") == -1.0
+    assert math.isnan(value("max(b.price)", b=prices, sets="b"))
     with pytest.raises(ZeroDivisionError):
         value("1 / a.n", {"n": 0})
 

@@ -14,7 +14,8 @@ from composite.subjects import KEPT_BYTES, Subject, keep, known_as, recall
 
 def subject_of(number: int, size: int, step: int | None = None, graph: Graph = GRAPH) -> Subject:
     """Return a composite event after a step whose state takes so many bytes; `step`: the newest one in the tables."""
-    job = {"composite_id": number, "share": 0, "shares": 1, "state_id": number, "ordering": None, "step": step}
+    job = {"composite_id": number, "share": 0, "shares": 1, "state_id": number, "ordering": None, "step": step,
+           "reached": 0}  # fmt: skip
     subject = Subject(job, known_as("1", define("it", "a ; b"), graph))
     subject.state, subject.size = State(graph), size
     return subject

@@ -211,6 +211,36 @@ def test_within_the_lateness_the_order_of_arrival_changes_nothing(context: str, 
     assert found == expected
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
+@given(seed=SEEDS)
+@stories
+def test_within_the_lateness_a_key_begins_with_its_earliest_event_in_any_order(context: str, seed: int) -> None:
+    random = Random(seed)
+    _, events, within = story_of(random, 20)
+    # Something in it ticks.
+    ticks = Expression("every", amount=random.randint(2, 9))
+    part = random_expression(random, 2)
+    expression = Expression(random.choice(["or", "and", "seq"]), (ticks, part)[:: random.choice([1, -1])])
+    if not leaves(expression):
+        return
+    lateness = random.randint(1, 12)
+    arguments: dict[str, Any] = {"within": f"{within_of(expression, within)} us"} if within else {}
+    arguments |= {"time_basis": "event", "lateness": f"{lateness} us", "partition_by": "k"}
+    graph = graph_of(print_expression(expression), context, **arguments)
+    matcher = Matcher(graph, {})
+    keyed = [event._replace(payload={"k": random.choice("xyz")}) for event in events]
+    keyed = [event._replace(matches=matcher(event)) for event in keyed]
+    order = [((one.time or 0) + random.random() * lateness, one.position, one) for one in keyed]
+    now = (events[-1].time or 0) + 30
+    batches: list[tuple[list[Event], int | None]] = [
+        (batch, None) for batch in cuts(random, [e for *_, e in sorted(order)])
+    ]
+    crashes = {number for number in range(len(batches) + 1) if random.random() < 0.5}
+    found, _ = run_batches(lambda: State(graph), [*batches, ([], now)], crashes.__contains__)
+    expected = outcome(detect(State(graph), keyed, now)[1])
+    assert sorted(found, key=lambda one: (one[1], repr(one[0]))) == expected
+
+
 # What two operands bring in one step, of which another definition has the second one first.
 @example(seed=11133)
 @given(seed=SEEDS)
@@ -243,6 +273,7 @@ def test_one_graph_for_many_definitions_finds_what_each_would_alone(seed: int) -
         test_neither_cuts_nor_crashes_change_anything,
         test_keys_are_worlds_of_their_own_and_are_loaded_alone,
         test_within_the_lateness_the_order_of_arrival_changes_nothing,
+        test_within_the_lateness_a_key_begins_with_its_earliest_event_in_any_order,
     ],
 )
 def test_many_more_stories(told: Any, context: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from composite.detector import State, detect
 from composite.graph import build
 from composite.matching import Matcher, equality_of
 from composite.occurrences import bind, constituents
-from composite.points import Event, Idle, time_of
+from composite.points import Event, Idle, point_of, time_of
 from composite.stepping import Found
+from composite.told import write_few
 from lexer import SqlTextError
 from tests.unit.composite.histories import Store, canonical, graph_of, history, outcome, show
 
@@ -164,6 +167,27 @@ def test_without_lateness_what_has_come_counts_at_once() -> None:
     assert [show(one.occurrence) for one in found] == ["(a2,b1)"]
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_key_begins_with_its_earliest_event_whichever_came_first(loads: bool) -> None:
+    graph = graph_of("a ; every('10 us')", "recent", time_basis="event", lateness="60 us", partition_by="k")
+    events = [Event(i, at, "a", {"k": 1, "n": i}, i) for i, at in enumerate((30, 5, 17, 305), 1)]
+    wanted = [[2, 10], [3, 20], [1, 30], [1, 40]]
+    for cuts in ((0, 4), (0, 1, 4), (0, 1, 2, 3, 4)):
+        store, state, found = Store(), State(graph, matcher=Matcher(graph, {})), []
+        for low, high in pairwise(cuts):
+            if loads:
+                state = store.state(lambda: State(graph, matcher=Matcher(graph, {})))
+            changes, more = detect(state, events[low:high])
+            store.apply(changes)
+            found += [constituents(graph.nodes[-1].roots[0], one.occurrence) for one in more]
+        told = [[first["payload"]["n"], last["tick"]] for first, last in found]
+        assert told[:4] == wanted, cuts
+        assert len(told) == 24
+    # What has happened is not begun again by an event that is in time.
+    late = detect(state, [Event(9, 246, "a", {"k": 1, "n": 9}, 9), Event(10, 320, "a", {"k": 1, "n": 10}, 10)])
+    assert (late[0].late, [time_of(one.point) for one in late[1]]) == ([], [250])
+
+
 def test_held_events_are_stored_and_released_once() -> None:
     make = event_timed
     store, state = Store(), make()
@@ -175,6 +199,34 @@ def test_held_events_are_stored_and_released_once() -> None:
     store.apply(changes)
     assert [show(one.occurrence) for one in found] == ["(a1,b1)", "(a3,b4)"]
     assert [row.data[-1] for row in store.rows.values()] == ["a3"]
+
+
+def test_an_interval_that_waits_stands_where_it_came_also_when_it_is_loaded() -> None:
+    # What a pair is made of came before c1, of whose time its end is; the pair itself came behind it.
+    (graph,) = build([define("it", "p ; c", time_basis="event", lateness="5 us")], ["p"])
+    pair = Event(5, 10, "p", "p1", 5, span=(point_of(7, 1), point_of(10, 2)))
+    for later in ([], [Event(6, 16, "c", "c2", 6)]):
+        found: list[list[str]] = []
+        for is_loaded in (False, True):
+            store, state = Store(), State(graph, matcher=Matcher(graph, {}))
+            store.apply(detect(state, [Event(3, 10, "c", "c1", 3), pair])[0])
+            assert sorted(row.start for row in store.rows.values()) == [point_of(10, 3), point_of(10, 5)]
+            if is_loaded:
+                state = store.state(lambda: State(graph, matcher=Matcher(graph, {})))
+            changes, pairs = detect(state, later, now=100)
+            store.apply(changes)
+            found.append([show(one.occurrence) for one in pairs])
+        assert found == [["(p1,c2)"] if later else []] * 2
+
+
+def test_an_interval_that_a_former_release_held_back_is_read() -> None:
+    (graph,) = build([define("it", "p ; c", time_basis="event", lateness="5 us")], ["p"])
+    store, state = Store(), State(graph, matcher=Matcher(graph, {}))
+    changes, _ = detect(state, [Event(5, 10, "p", "p1", 5, span=(point_of(7, 1), point_of(10, 2)))])
+    store.apply(changes._replace(opened=[row._replace(start=row.data[1]) for row in changes.opened]))
+    state = store.state(lambda: State(graph, matcher=Matcher(graph, {})))
+    found = detect(state, [Event(6, 12, "c", "c2", 6)], now=100)[1]
+    assert [show(one.occurrence) for one in found] == ["(p1,c2)"]
 
 
 def test_transactions_begin_and_end_around_their_events() -> None:
@@ -215,6 +267,12 @@ def test_an_occurrence_of_too_many_constituents_is_refused() -> None:
     with pytest.raises(SqlTextError, match="more than 100,000 constituents") as caught:
         constituents(found[0].node.roots[0], found[0].occurrence)
     assert caught.value.sqlstate == "54000"
+    assert json.loads(write_few(found[0].node.roots[0], found[0].occurrence)) == [
+        {"as": "a", "event_type": "a", "origin": None, "event_id": 1, "at": "1970-01-01T00:00:00+00:00"},
+        {"as": "tick", "tick": "1970-01-01T00:00:00.000001+00:00", "last": "1970-01-01T00:00:00.199999+00:00",
+         "ticks": 199_999},
+        {"as": "c", "event_type": "c", "origin": None, "event_id": 2, "at": "1970-01-01T00:00:00.200000+00:00"},
+    ]  # fmt: skip
 
 
 def test_leaves_are_found_by_equality_predicate_and_source() -> None:

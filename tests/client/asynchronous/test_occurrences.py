@@ -1,0 +1,33 @@
+"""Occurrences and their tuples: what is walked is all of it, and nothing but it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from pgps.client import AsyncClient
+from tests.client.asynchronous.rig import dispatch
+from tests.fix_broker import call, endpoint, make_type, rows
+
+pytestmark = pytest.mark.anyio
+Name = Callable[..., str]
+
+
+async def test_what_a_later_policy_leaves_of_an_occurrence_is_walked_to_its_end(
+    dsn: str, admin: psycopg.Connection, name: Name, role: Callable[..., str]
+) -> None:
+    kind, alice, who = name(), role("alice"), name("c")
+    make_type(admin, kind)
+    client = AsyncClient(dsn, user=alice, password="test")
+    async with client, client.identify(who) as me:
+        await me.register(kind)
+        rows(admin, f"insert into {endpoint(kind)} (n) select generate_series(1, 2500)")
+        dispatch(admin)
+        call(admin, "create_policy", kind, "even", alice, "n % 2 = 0")
+        event = await me.get_event(timeout=60.0)
+        assert event is not None
+        assert event.count == 1250
+        assert [payload["n"] async for payload in event] == list(range(2, 2501, 2))
+    call(admin, "drop_client", who)

@@ -1,0 +1,147 @@
+"""What is made of a form of filter that is asked in a lane from now on: a composite event, or another subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.fix_clock import Clock
+from tests.fix_db import Connect
+from tests.sql.match.slow_filters import dispatch, place, slow, taken
+
+
+@pytest.fixture
+def admin(connect: Connect, own_database: str) -> psycopg.Connection:
+    session = connect(dsn=own_database)
+    make_type(session, "tick")
+    make_type(session, "tock")
+    call(session, "configure", "dispatch_filter_timeout", "50 milliseconds")
+    return session
+
+
+def detected(session: psycopg.Connection, name: str) -> list[list[int]]:
+    rows(session, "call pgps.run_lanes()")
+    rows(session, "select pgps.detect()")
+    rows(session, "select pgps.dispatch_batch()")
+    query = f"select constituents from pgps_queue.{name}_log order by event_id"
+    return [[part["payload"]["n"] for part in parts] for parts in column(session, query)]
+
+
+def unasked(session: psycopg.Connection) -> int:
+    return int(value(session, "select count(*) from pgps_internal.unasked"))
+
+
+def test_a_composite_event_and_who_has_the_same_filter_lose_nothing(admin: psycopg.Connection) -> None:
+    call(admin, "create_composite_event", "rise", "tick (n > 5)")
+    call(admin, "subscribe", "plain", "tick", filter="n > 5")
+    slow(admin, "plain")
+    dispatch(admin, 6)
+    assert place(admin, "plain") == "lane"
+    assert column(admin, "select distinct state from pgps_internal.subscription") == ["active"]
+    assert detected(admin, "rise") == [[6]]
+    dispatch(admin, 7)
+    assert detected(admin, "rise") == [[6], [7]]
+    assert taken(admin, "plain") == [6, 7]
+    assert value(admin, "select state from pgps.composite_events") == "active"
+
+
+def test_a_composite_event_waits_for_a_filter_that_somebody_has_locked(
+    admin: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    call(admin, "create_composite_event", "rise", "tick (n > 5) x ; tock y")
+    call(admin, "subscribe", "all", "tick")
+    slow(admin, value(admin, "select name from pgps_internal.subscription where filter is not null"))
+    holding = connect(None, False, dsn=own_database)
+    call(holding, "drop_event_type", "rise", cascade=True)
+    dispatch(admin, 6)
+    assert unasked(admin) == 1, "the dispatcher asks it no more"
+    dispatch(admin, 7)
+    publish(admin, "tock", 70)
+    rows(admin, "select pgps.dispatch_batch()")
+    call(admin, "reclaim")
+    assert unasked(admin) == 1
+    assert taken(admin, "all") == [6, 7]
+    holding.rollback()
+    assert detected(admin, "rise") == [], "it is not known yet what comes before"
+    call(admin, "reclaim")
+    assert unasked(admin) == 0
+    assert detected(admin, "rise") == [[7, 70]]
+
+
+def test_nothing_new_is_made_of_a_filter_that_nobody_asks(
+    admin: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    call(admin, "subscribe", "plain", "tick", filter="n > 5")
+    slow(admin, "plain")
+    holding = connect(None, False, dsn=own_database)
+    call(holding, "unsubscribe", "plain")
+    dispatch(admin, 6)
+    holding.rollback()
+    assert unasked(admin) == 1
+    call(admin, "create_composite_event", "rise", "tick (n > 5)")
+    call(admin, "subscribe", "new", "tick", filter="n > 5")
+    assert place(admin, "new") == "lane"
+    dispatch(admin, 7)
+    assert detected(admin, "rise") == [[7]]
+    call(admin, "reclaim")
+    dispatch(admin, 8)
+    assert detected(admin, "rise") == [[7], [8]]
+    assert [taken(admin, name) for name in ("plain", "new")] == [[6, 7, 8], [7, 8]]
+
+
+def test_reclaim_locks_the_dispatcher_out_only_where_there_is_something_to_move(
+    admin: psycopg.Connection, connect: Connect, own_database: str, clock: Clock
+) -> None:
+    reclaiming, holding = (connect(None, False, dsn=own_database) for _ in range(2))
+    # By process: other databases of the server have a table of the same number.
+    has_locked = (
+        "select exists (select from pg_locks where relation = 'pgps_internal.batch'::regclass"
+        " and mode = 'ShareRowExclusiveLock' and pid = %s)"
+    )
+
+    def reclaim_has_locked() -> bool:
+        call(reclaiming, "reclaim")
+        locked = bool(value(admin, has_locked, [reclaiming.info.backend_pid]))
+        reclaiming.commit()
+        return locked
+
+    call(admin, "subscribe", "plain", "tick", filter="n > 5")
+    slow(admin, "plain")
+    dispatch(admin, 6)
+    assert place(admin, "plain") == "lane"
+    assert not reclaim_has_locked()
+    call(admin, "subscribe", "other", "tock", filter="n > 6")
+    clock.advance("2 days")
+    call(admin, "subscribe", "held", "tick", filter="n > 7")
+    slow(admin, "held")
+    call(holding, "unsubscribe", "held")
+    dispatch(admin, 7)
+    assert unasked(admin) == 1
+    assert not reclaim_has_locked(), "somebody has it locked still"
+    holding.rollback()
+    assert reclaim_has_locked()
+    assert [unasked(admin), place(admin, "held")] == [0, "lane"]
+
+
+def test_what_a_policy_takes_is_not_the_fault_of_a_filter(
+    admin: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    """Nor is a filter asked, as far as anybody sees, while the policy of the next role is."""
+    reader = role("reader")
+    rows(admin, "create sequence public.marks minvalue 0 start 0")
+    rows(
+        admin,
+        "create function public.looks() returns boolean language plpgsql security definer as $$ begin"
+        " perform pg_sleep(0.3);"
+        " perform setval('public.marks', greatest((select last_value from public.marks),"
+        " (select last_value from pgps_internal.matching_seq))); return true; end $$",
+    )
+    call(admin, "create_policy", "tick", "looks", reader, "public.looks()")
+    call(connect(reader, dsn=own_database), "subscribe", "hers", "tick", filter="n > 1")
+    call(admin, "subscribe", "mine", "tick", filter="n > 1")
+    dispatch(admin, 2)
+    assert [place(admin, name) for name in ("hers", "mine")] == ["dispatch", "dispatch"]
+    assert value(admin, "select last_value from public.marks") == 0
