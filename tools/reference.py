@@ -99,13 +99,18 @@ CHANNELS = {
     ),
     "pgps_client_": (
         "pgps_client_<client id>",
-        "direct events for a client, or a word to it; see `pgps.client_channels`",
-        "a note of direct events (`pgps.fetch_direct`), few and small events themselves, `registrations`, or `reply`",
+        "a word to a client; see `pgps.client_channels`",
+        "`registrations`, or `reply`",
+    ),
+    "pgps_carried_": (
+        "pgps_carried_<secret>",
+        "direct events for one client, on a channel that it alone knows; see `pgps.client_channels`",
+        "a note of direct events (`pgps.fetch_direct`), or few and small events themselves behind it",
     ),
     "pgps_direct_": (
         "pgps_direct_<event type id>",
         "direct events of a type, for all clients registered for it; see `pgps.client_channels`",
-        "a note of direct events (`pgps.fetch_direct`), or few and small events themselves",
+        "a note of direct events (`pgps.fetch_direct`)",
     ),
     "pgps_internal": ("pgps_internal", "something waits for internal subscriptions; for workers", ""),
     "pgps_dispatch": ("pgps_dispatch", "something was committed while the dispatcher slept; for workers", ""),
