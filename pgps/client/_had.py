@@ -1,4 +1,4 @@
-"""Which direct events a program has had: whoever may connect can send the note of them once more."""
+"""Which direct events a program has had or missed: whoever may connect can send the note of them once more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,25 @@ import datetime as dt
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-__all__ = ["Had"]
+__all__ = ["Ended", "Had"]
+
+
+class Ended:
+    """The transactions that had ended when a snapshot was taken, which is given as PostgreSQL writes it.
+
+    Those that go on in other databases of the server are among its own; so
+    the lowest of them alone tells little.
+    """
+
+    __slots__ = ("_going_on", "_xmin", "xmax")
+
+    def __init__(self, snapshot: str) -> None:
+        xmin, xmax, going_on = snapshot.split(":")
+        self._xmin, self.xmax = int(xmin), int(xmax)
+        self._going_on = frozenset(int(xid) for xid in going_on.split(",") if xid)
+
+    def __contains__(self, xid: int) -> bool:
+        return xid < self._xmin or (xid < self.xmax and xid not in self._going_on)
 
 
 @dataclass(slots=True)

@@ -19,11 +19,11 @@ GROUP = 1000
 CONNECT = "select * from pgps.connect_client(%(client)s, %(take_over)s, %(resume)s, %(token)s)"
 DISCONNECT = "select pgps.disconnect_client(%(client)s, %(session)s)"
 USE = "select pgps.use_client(%s, %s)"
-# The second is below all transactions whose events may still be told of.
-_OLDEST = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::bigint"
-CHANNELS = f"select pgps.client_channels(%(client)s, %(session)s), {_OLDEST}"
+# The last tells which transactions had ended, so that their events have been told of.
+_ENDED = "pg_catalog.pg_current_snapshot()::text"
+CHANNELS = f"select pgps.client_channels(%(client)s, %(session)s), {_ENDED}"
 REGISTER = f"""
-    select r.*, {_OLDEST}
+    select r.*, {_ENDED}
     from pgps.register_for_event(%(client)s, %(event_name)s, %(mode)s, %(style)s, %(session)s) r
 """
 UNREGISTER = "select pgps.unregister_for_event(%(client)s, %(event_name)s, %(session)s)"

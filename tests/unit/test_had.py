@@ -7,7 +7,7 @@ import datetime as dt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgps.client._had import Had
+from pgps.client._had import Ended, Had
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -41,3 +41,10 @@ def test_ids_that_a_server_which_was_put_back_gives_again_are_new() -> None:
     assert had.is_new(1, 8, later)
     assert not had.is_new(1, 8, later)
     assert not had.is_new(1, 8, AT)
+
+
+@given(st.sets(st.integers(5, 30)), st.integers(1, 40))
+def test_what_had_ended_is_what_a_snapshot_shows(going_on: set[int], xid: int) -> None:
+    xmin, xmax = min(going_on, default=31), 31
+    ended = Ended(f"{xmin}:{xmax}:{','.join(map(str, sorted(going_on)))}")
+    assert (xid in ended) == (xid <= 30 and xid not in going_on)

@@ -12,7 +12,7 @@ from pgps.client._async import runtime
 from pgps.client._async.hub import Heard
 from pgps.client._async.occurrence import AsyncOccurrence
 from pgps.client._async.seat import AsyncSeat
-from pgps.client._had import Had
+from pgps.client._had import Ended, Had
 from pgps.client._names import Registrations
 
 __all__ = ["AsyncDirect", "log_failure"]
@@ -49,7 +49,7 @@ class AsyncDirect:
         self._notes: deque[str] = deque()
         self._waiting: deque[str] = deque()
         self._had = Had()
-        self._oldest: dict[str, int] = {}
+        self._ended: dict[str, Ended] = {}
         self._names_of: dict[str, str] = {}
         self._long: dict[tuple[str, int], None] = {}
 
@@ -57,15 +57,16 @@ class AsyncDirect:
     # Notes
     # -----------------------------------------------------------------------------------------------------------------
 
-    async def listen(self, channels: list[str], oldest: int) -> None:
-        """Listen on channels of direct events; no transaction below `oldest` is one whose events are still told of.
+    async def listen(self, channels: list[str], snapshot: str) -> None:
+        """Listen on channels of direct events; of transactions that had ended by the snapshot none are told there.
 
-        Asked before it is listened. A lower number than before is that of a
-        server that was put back.
+        The snapshot is of before it is listened. One that ends lower than
+        before is that of a server that was put back.
         """
+        ended = Ended(snapshot)
         for channel in channels:
-            if oldest < self._oldest.setdefault(channel, oldest):
-                self._oldest[channel] = oldest
+            if ended.xmax < self._ended.setdefault(channel, ended).xmax:
+                self._ended[channel] = ended
                 self._long.clear()
             await self._seat.listen(channel, self.ear(channel))
 
@@ -94,7 +95,7 @@ class AsyncDirect:
         if not channel.startswith("pgps_carried_"):
             parts = bare.split(" ")
             is_fine = is_fine and len(parts) == 4 and channel == _CHANNEL + parts[0]
-            if is_fine and int(parts[3]) < self._oldest.get(channel, 0):
+            if is_fine and channel in self._ended and int(parts[3]) in self._ended[channel]:
                 return
             payload = bare
         held = len(self._notes)
@@ -109,8 +110,8 @@ class AsyncDirect:
         """Ask for the channels once more, when there may be others."""
         if self.look_again:
             self.look_again = False
-            channels, oldest = (await self._seat.rows(_names.CHANNELS, {}))[0]
-            await self.listen([channel for channel in channels if channel.startswith(_CHANNEL)], oldest)
+            channels, snapshot = (await self._seat.rows(_names.CHANNELS, {}))[0]
+            await self.listen([channel for channel in channels if channel.startswith(_CHANNEL)], snapshot)
 
     async def hand_out(self) -> None:
         """Hand out what has been told of: to handlers, and to whoever polls as far as there is room."""

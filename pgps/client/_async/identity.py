@@ -133,7 +133,7 @@ class AsyncIdentity:
         """
         style = "handler" if handler is not None else "polling"
         params = {"event_name": event_name, "mode": mode, "style": style}
-        number, subscription, channels, oldest = (await self._seat.rows(_names.REGISTER, params))[0]
+        number, subscription, channels, snapshot = (await self._seat.rows(_names.REGISTER, params))[0]
         made = Registration(number, event_name, mode, subscription, handler, transactional)
         before = self._registrations.get(event_name)
         if before is not None and before.number == number:
@@ -145,7 +145,7 @@ class AsyncIdentity:
             for channel in channels:
                 await self._seat.listen(channel, self._queued(made))
         else:
-            await self._delivery.direct.listen(channels, oldest)
+            await self._delivery.direct.listen(channels, snapshot)
         self._delivery.wake()
         return made
 

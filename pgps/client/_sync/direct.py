@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pgps.client import _names
-from pgps.client._had import Had
+from pgps.client._had import Ended, Had
 from pgps.client._names import Registrations
 from pgps.client._sync import runtime
 from pgps.client._sync.hub import Heard
@@ -50,7 +50,7 @@ class Direct:
         self._notes: deque[str] = deque()
         self._waiting: deque[str] = deque()
         self._had = Had()
-        self._oldest: dict[str, int] = {}
+        self._ended: dict[str, Ended] = {}
         self._names_of: dict[str, str] = {}
         self._long: dict[tuple[str, int], None] = {}
 
@@ -58,15 +58,16 @@ class Direct:
     # Notes
     # -----------------------------------------------------------------------------------------------------------------
 
-    def listen(self, channels: list[str], oldest: int) -> None:
-        """Listen on channels of direct events; no transaction below `oldest` is one whose events are still told of.
+    def listen(self, channels: list[str], snapshot: str) -> None:
+        """Listen on channels of direct events; of transactions that had ended by the snapshot none are told there.
 
-        Asked before it is listened. A lower number than before is that of a
-        server that was put back.
+        The snapshot is of before it is listened. One that ends lower than
+        before is that of a server that was put back.
         """
+        ended = Ended(snapshot)
         for channel in channels:
-            if oldest < self._oldest.setdefault(channel, oldest):
-                self._oldest[channel] = oldest
+            if ended.xmax < self._ended.setdefault(channel, ended).xmax:
+                self._ended[channel] = ended
                 self._long.clear()
             self._seat.listen(channel, self.ear(channel))
 
@@ -95,7 +96,7 @@ class Direct:
         if not channel.startswith("pgps_carried_"):
             parts = bare.split(" ")
             is_fine = is_fine and len(parts) == 4 and channel == _CHANNEL + parts[0]
-            if is_fine and int(parts[3]) < self._oldest.get(channel, 0):
+            if is_fine and channel in self._ended and int(parts[3]) in self._ended[channel]:
                 return
             payload = bare
         held = len(self._notes)
@@ -110,8 +111,8 @@ class Direct:
         """Ask for the channels once more, when there may be others."""
         if self.look_again:
             self.look_again = False
-            channels, oldest = (self._seat.rows(_names.CHANNELS, {}))[0]
-            self.listen([channel for channel in channels if channel.startswith(_CHANNEL)], oldest)
+            channels, snapshot = (self._seat.rows(_names.CHANNELS, {}))[0]
+            self.listen([channel for channel in channels if channel.startswith(_CHANNEL)], snapshot)
 
     def hand_out(self) -> None:
         """Hand out what has been told of: to handlers, and to whoever polls as far as there is room."""

@@ -132,7 +132,7 @@ class Identity:
         """
         style = "handler" if handler is not None else "polling"
         params = {"event_name": event_name, "mode": mode, "style": style}
-        number, subscription, channels, oldest = (self._seat.rows(_names.REGISTER, params))[0]
+        number, subscription, channels, snapshot = (self._seat.rows(_names.REGISTER, params))[0]
         made = Registration(number, event_name, mode, subscription, handler, transactional)
         before = self._registrations.get(event_name)
         if before is not None and before.number == number:
@@ -144,7 +144,7 @@ class Identity:
             for channel in channels:
                 self._seat.listen(channel, self._queued(made))
         else:
-            self._delivery.direct.listen(channels, oldest)
+            self._delivery.direct.listen(channels, snapshot)
         self._delivery.wake()
         return made
 

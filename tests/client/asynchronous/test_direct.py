@@ -34,6 +34,9 @@ async def test_what_is_told_once_more_does_not_come_again(
 ) -> None:
     kind, who = name(), name("c")
     make_type(admin, kind)
+    going_on = connect()
+    rows(going_on, "begin")
+    rows(going_on, "select pg_current_xact_id()")
     with admin.transaction():
         publish(admin, kind, 0)
         before = value(admin, "select pg_current_xact_id()::text")
@@ -46,6 +49,7 @@ async def test_what_is_told_once_more_does_not_come_again(
     async with AsyncClient(dsn) as client, client.identify(who) as me:
         await me.register(kind, mode="direct", handler=handle)
         await me.start()
+        rows(going_on, "commit")  # an old one, as any database of the server may have it
         (channel,) = [one for one in me._seat._channels if one.startswith("pgps_direct_")]
         number = channel.removeprefix("pgps_direct_")
         rows(mallory, f"listen {channel}")
