@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.fix_broker import call, column, make_type, publish, queue, refused, rows, take, value
 from tests.fix_db import Connect, notifications
@@ -306,6 +307,14 @@ def test_the_statement_language(own_database: str, connect: Connect, role: Calla
         ("everywhere", "global", 0),
         ("noted", "local", 7),
     ]
+    (link,) = value(admin, "select pgps.serve_links()")
+    assert conninfo_to_dict(link["conninfo"]) == {
+        "host": "localhost",
+        "port": "5433",
+        "dbname": admin.info.dbname,
+        "user": "somebody",
+        "password": "secret",
+    }
     right = "select has_table_privilege(%s, 'pgps_event.quote', %s)"
     assert [value(admin, right, [reader, each]) for each in ("select", "insert")] == [True, False]
     assert column(admin, "select name from pgps.links") == ["far"]

@@ -214,7 +214,7 @@ begin
                 (select pg_catalog.string_agg(pg_catalog.format('%s=''%s''', p.key,
                 pg_catalog.replace(pg_catalog.replace(p.value, '\', '\\'), '''', '\''')), ' ')
                 from pg_catalog.jsonb_each_text(pg_catalog.jsonb_build_object('host', v_parsed -> 'address', 'port',
-                    v_parsed -> 'port', 'user', v_parsed -> 'user',
+                    v_parsed -> 'port', 'dbname', pg_catalog.current_database(), 'user', v_parsed -> 'user',
                     'password', v_parsed -> 'password')) p where p.value is not null));
         when 'grant', 'revoke' then return pgps._grant_statement(v_parsed);
         when 'grant_service', 'revoke_service' then return pgps._service_statement(v_parsed);
@@ -237,8 +237,9 @@ UPDATE | DELETE} TO table [WHERE filter] PUBLISH t (v1, …), CREATE [LOCAL | GL
 [EXECUTE f(args)] [WITH priority], CREATE [GLOBAL] COMPOSITE EVENT t ON expression [CONTEXT c] [PARTITION BY …] [WITHIN
 ''interval''] [WHERE filter] [AS (attribute type = expression, …)], CREATE RULE r ON t [WHERE filter] EXECUTE f(args)
 [COUPLING c] [WITH priority], CREATE LINK l TO address port USING user password, GRANT | REVOKE {PUBLISH | SUBSCRIBE} ON
-EVENT TYPE t {TO | FROM} role, GRANT | REVOKE {SEND | SERVE} ON SERVICE class/server/service {TO | FROM} role. Errors:
-42601 with the place, and those of the functions behind the statements.';
+EVENT TYPE t {TO | FROM} role, GRANT | REVOKE {SEND | SERVE} ON SERVICE class/server/service {TO | FROM} role. A
+link leads to a database of the same name as this one; for another name, or without a password here: pgps.create_link.
+Errors: 42601 with the place, and those of the functions behind the statements.';
 
 grant execute on function pgps._publish_statement(jsonb), pgps._subscription_statement(jsonb),
     pgps._composite_statement(jsonb), pgps._rule_statement(jsonb),
