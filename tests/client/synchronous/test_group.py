@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from typing import Any
 
 import psycopg
 import pytest
 
 from pgps import errors
 from pgps.client import Client, Group
+from pgps.client._spools import CONNECT
+from pgps.client._sync import group as members
+from pgps.client._sync.session import AnyConnection, fetch
 from tests.client.synchronous.rig import dispatch, until
 from tests.fix_broker import call, rows, value
 
@@ -71,6 +75,34 @@ def test_a_member_whose_connection_was_lost_goes_on_where_it_was(
         dispatch(admin)
         assert texts(group, 2) == [2, 3]
         assert value(admin, "select operational from pgps.spools where name = %s", [spool])
+
+
+def test_a_member_whose_new_session_was_not_told_to_it_goes_on_where_it_was(
+    dsn: str, admin: psycopg.Connection, spool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[int] = []
+    find = "select pid from pgps.clients where name = %s"
+
+    def answered_and_lost(connection: AnyConnection, query: str, params: Any) -> list[Any]:
+        answer = fetch(connection, query, params)
+        if query == CONNECT and not lost:
+            lost.append(answer[0][0])
+            rows(admin, "select pg_terminate_backend(%s)", [value(admin, find, [params["member"]])])
+            raise errors.ConnectionLost("the answer was lost")
+        return answer
+
+    with Client(dsn, poll=0.1) as client, client.group(spool, f"{spool}_m") as group:
+        for n in (1, 2):
+            client.spool(spool, 1, n)
+        dispatch(admin)
+        assert texts(group, 1) == [1]
+        monkeypatch.setattr(members, "fetch", answered_and_lost)
+        rows(admin, "select pg_terminate_backend(%s)", [value(admin, find, [group.member])])
+        client.spool(spool, 1, 3)
+        dispatch(admin)
+        assert texts(group, 2) == [2, 3]
+        assert group.session is not None
+        assert group.session > lost[0]
 
 
 def test_messages_are_waited_for_and_their_requests_too(dsn: str, admin: psycopg.Connection, spool: str) -> None:
