@@ -23,6 +23,7 @@ begin
             using errcode = '42703', hint = 'See the column attributes of pgps.event_types.';
         end if;
         perform pgps_internal.require_unused_by_composites(v_type, v_drop);
+        perform pgps_internal.require_unfilled_by_rules(v_type, v_drop);
         select s.name into v_used
         from pgps_internal.subscription s
         join pgps_internal.member m using (subscription_id)
@@ -43,8 +44,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_alter_type(name, jsonb) is
-'First half of pgps.alter_event_type: checks the caller''s rights and that no filter and no composite event uses the
-attribute, and drops the generated code';
+'First half of pgps.alter_event_type: checks the caller''s rights and that no filter, no rule and no composite event uses
+the attribute, and drops the generated code';
 
 create or replace function pgps_internal.do_apply_attribute(caller name, args jsonb) returns void
 language plpgsql
@@ -218,12 +219,12 @@ $$;
 comment on function pgps.alter_event_type(text, text, text, interval, text) is
 'Adds or drops an attribute; events that wait in the queues are kept (in them an added attribute has its default, or
 null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name, folded unless in double quotes;
-refused (2BP01) while a filter uses it; from then on an INSERT into the event type cannot have RETURNING.
-dedupe_retention: after how long the numbers of a producer that publishes no more are forgotten. time_attribute: the
-timestamptz by which composite events of the time basis event take the events in order; from then on it must not be null
-(23514); '''' = none. Locks the event type until the transaction ends; while other transactions use it that are open, it
-is tried again and again for as long as lock_timeout says, and publishers wait for a tenth of a second at most. Needs
-pgps_admin. Errors: 42704, 42703, 42701, 42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501, 55P03, 40P01, 42809
+refused (2BP01) while a filter uses it or a rule fills it; from then on an INSERT into the event type cannot have
+RETURNING. dedupe_retention: after how long the numbers of a producer that publishes no more are forgotten.
+time_attribute: the timestamptz by which composite events of the time basis event take the events in order; from then on
+it must not be null (23514); '''' = none. Locks the event type until the transaction ends; while other transactions use
+it that are open, it is tried again and again for as long as lock_timeout says, and publishers wait for a tenth of a
+second at most. Needs pgps_admin. Errors: 42704, 42703, 42701, 42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501, 55P03, 40P01, 42809
 attributes of a composite event.';
 
 create or replace function pgps_internal.do_set_time_attribute(caller name, args jsonb) returns void

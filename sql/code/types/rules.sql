@@ -33,6 +33,32 @@ comment on function pgps_internal.columns_for(pgps_internal.event_type, bigint, 
 'The attributes that so many values are for. Errors: 22023 too many, or too few: what is left out, at the
 end, has a default or may be null. giver: what gives the values, for the error';
 
+create or replace function pgps_internal.require_unfilled_by_rules(
+    event_type pgps_internal.event_type, attribute text
+) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := require_unfilled_by_rules.event_type;
+    v_rule text;
+begin
+    select r.name into v_rule from pgps_internal.rule r
+    where r.type_id = v_type.type_id and cardinality(r.attributes) >= (
+        select a.ordinality from pgps_internal.attributes_of(v_type.endpoint) with ordinality a
+        where a.name = require_unfilled_by_rules.attribute)
+    order by r.name limit 1;
+    if found then
+        raise exception 'attribute "%" of event type "%" is filled by rule "%"', require_unfilled_by_rules.attribute,
+            v_type.name, v_rule
+        using errcode = '2BP01', hint = format('Drop the rule first, and create it again without that attribute: '
+            'select pgps.drop_rule(%L)', quote_ident(v_rule));
+    end if;
+end
+$$;
+comment on function pgps_internal.require_unfilled_by_rules(pgps_internal.event_type, text) is
+'Raises 2BP01 while a rule gives an attribute of a type its value';
+
 create or replace function pgps_internal.do_columns(caller name, args jsonb) returns jsonb
 language sql stable
 set search_path = pg_catalog, pg_temp

@@ -50,6 +50,26 @@ def test_an_added_attribute_has_its_default_or_null_in_queued_events(admin: psyc
         rows(admin, f"insert into {endpoint(made)} (n, c) values (4, null)")
 
 
+def test_an_attribute_that_a_rule_fills_is_not_dropped(admin: psycopg.Connection, name: Name) -> None:
+    made, table, filling = name(), name("t"), name("r")
+    make_type(admin, made, "a text, n integer, b text")
+    call(admin, "subscribe", made, made)
+    rows(admin, f"create table public.{table} (v integer)")
+    call(admin, "create_rule", filling, f"public.{table}", "insert", made, ["'x'", "new.v"])
+    for attribute in ("a", "n"):
+        with refused("2BP01", attribute, filling, "drop_rule"):
+            call(admin, "alter_event_type", made, drop_attribute=attribute)
+    call(admin, "alter_event_type", made, drop_attribute="b")
+    call(admin, "alter_event_type", made, add_attribute="c text")
+    call(admin, "alter_event_type", made, drop_attribute="c")
+    rows(admin, f"insert into public.{table} values (1)")
+    rows(admin, "select pgps.dispatch()")
+    assert receive(admin, made) == [{"a": "x", "n": 1}]
+    call(admin, "drop_rule", filling)
+    call(admin, "alter_event_type", made, drop_attribute="n")
+    rows(admin, f"drop table public.{table}")
+
+
 def test_a_dropped_attribute_is_gone_from_queued_events(admin: psycopg.Connection, name: Name) -> None:
     made = name()
     make_type(admin, made, "a text, n integer, b text")
