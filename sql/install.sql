@@ -202,6 +202,7 @@
 \ir code/links/identity.sql
 \ir code/links/resume.sql
 \ir code/links/neighbours.sql
+\ir code/links/meeting.sql
 \ir code/links/link_limits.sql
 \ir code/links/link_filters.sql
 \ir code/links/interests.sql
@@ -285,6 +286,7 @@
 \ir code/spools/discard.sql
 \ir code/spools/groups.sql
 \ir code/spools/replay.sql
+\ir code/spools/parts.sql
 \ir code/spools/hand_out.sql
 \ir code/spools/large_messages.sql
 \ir code/spools/acknowledge.sql

@@ -44,8 +44,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_alter_type(name, jsonb) is
-'First half of pgps.alter_event_type: checks the caller''s rights and that no filter, no rule and no composite event uses
-the attribute, and drops the generated code';
+'First half of pgps.alter_event_type: checks the caller''s rights and that no filter, no rule and no composite event
+uses the attribute, and drops the generated code';
 
 create or replace function pgps_internal.do_apply_attribute(caller name, args jsonb) returns void
 language plpgsql
@@ -224,8 +224,8 @@ RETURNING. dedupe_retention: after how long the numbers of a producer that publi
 time_attribute: the timestamptz by which composite events of the time basis event take the events in order; from then on
 it must not be null (23514); '''' = none. Locks the event type until the transaction ends; while other transactions use
 it that are open, it is tried again and again for as long as lock_timeout says, and publishers wait for a tenth of a
-second at most. Needs pgps_admin. Errors: 42704, 42703, 42701, 42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501, 55P03, 40P01, 42809
-attributes of a composite event.';
+second at most. Needs pgps_admin. Errors: 42704, 42703, 42701, 42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501,
+55P03, 40P01, 42809 attributes of a composite event.';
 
 create or replace function pgps_internal.do_set_time_attribute(caller name, args jsonb) returns void
 language plpgsql
