@@ -153,11 +153,12 @@ begin atomic
 end;
 comment on function pgps.ack(text, bigint, text) is
 'Acknowledges what has been received so far, or in delivery order up to and including one event; returns how many.
-Covered is what the newest pgps.receive of this consumer returned, and nothing else. In the transaction of the
-application''s own writes it makes consumption exactly once. consumer: the name given to pgps.receive, if one was;
+Covered is what the newest pgps.receive of this consumer returned, and nothing else; when a lease has ended and others
+have some of that, nothing is acknowledged (55000). In the transaction of the application''s own writes it makes
+consumption exactly once. consumer: the name given to pgps.receive, if one was;
 behind a transaction pooler a consumer has to have a name. When another session or token has received under the same
 name since, this is refused. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 not received, not by this
-consumer, or acknowledged already, or internal.';
+consumer, not held any more, or acknowledged already, or internal.';
 
 create or replace function pgps_internal.put_back(
     subscription pgps_internal.subscription, event_ids bigint[], error text, retry_in interval, consumer text

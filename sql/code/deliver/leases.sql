@@ -141,6 +141,24 @@ $$;
 comment on function pgps_internal.take_shared(pgps_internal.subscription, integer, text) is
 'Hands out events to one of several competing consumers and acknowledges them: first what it holds already';
 
+create or replace function pgps_internal.require_given(
+    subscription pgps_internal.subscription, given pgps_internal.consumer, held bigint
+) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if held < (given).given then
+        raise exception 'the lease has ended on % of the events that subscription "%" gave this consumer last, and '
+            'others have them', (given).given - held, (require_given.subscription).name
+        using errcode = '55000', hint = 'Roll back and receive again: what is not acknowledged comes again. For what '
+            'takes longer, see the setting lease.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_given(pgps_internal.subscription, pgps_internal.consumer, bigint) is
+'Raises 55000 when a consumer holds fewer events than it was given last and has not settled';
+
 create or replace function pgps_internal.require_all_held(
     subscription pgps_internal.subscription, given pgps_internal.consumer
 ) returns void
@@ -158,12 +176,7 @@ begin
             and (s.batch_id, s.event_id) >= ((given).first_batch, (given).first_event)
             and (s.batch_id, s.event_id) <= ((given).last_batch, (given).last_event)
         for update) s;
-    if v_held < (given).given then
-        raise exception 'the lease has ended on % of the events that subscription "%" gave this consumer last, and '
-            'others have them', (given).given - v_held, (require_all_held.subscription).name
-        using errcode = '55000', hint = 'Roll back and receive again: what is not acknowledged comes again. For what '
-            'takes longer, see the setting lease.';
-    end if;
+    perform pgps_internal.require_given(require_all_held.subscription, require_all_held.given, v_held);
 end
 $$;
 comment on function pgps_internal.require_all_held(pgps_internal.subscription, pgps_internal.consumer) is
@@ -245,12 +258,16 @@ begin
     if v_acked is null then
         perform pgps_internal.require_own(ack_lease.subscription, ack_lease.consumer);
     end if;
+    if ack_lease.up_to is null and v_given.leased_by is not null then
+        -- What others have had meanwhile this consumer must not believe to be his: his transaction fails.
+        perform pgps_internal.require_given(ack_lease.subscription, v_given, coalesce(v_acked, 0));
+    end if;
     return coalesce(v_acked, 0);
 end
 $$;
 comment on function pgps_internal.ack_lease(pgps_internal.subscription, bigint, text) is
-'Settles the events that the newest receive of this consumer returned and it still holds: all, or up to one in delivery
-order';
+'Settles the events that the newest receive of this consumer returned: all, or up to one in delivery order. Errors: 55000
+it does not hold all of them any more';
 
 create or replace function pgps_internal.release(
     subscription pgps_internal.subscription, event_ids bigint[], consumer text

@@ -122,6 +122,7 @@ begin
         raise exception 'event type "%" is not whole: %', v_type.name, v_damage.damage
         using errcode = '55000', hint = concat('As a superuser: ', v_damage.remedy);
     end if;
+    perform pgps_internal.lock_types(array[v_type.type_id]);
     perform pgps_internal.build_endpoint(v_type.type_id), pgps_internal.build_code(v_type.type_id);
     update pgps_internal.broken_type b set is_mended = true where b.type_id = v_type.type_id;
     perform pgps_internal.wake_dispatcher();
@@ -137,7 +138,9 @@ end;
 comment on function pgps.resume_event_type(text) is
 'Has dispatch go on with an event type that it has set aside since its generated code failed (state of pgps.event_types,
 pgps doctor): checks that its relations are whole, makes its code anew, and lets the events that were kept come in their
-order. Harmless for any other event type. Locks its relations until the transaction ends. Needs pgps_admin. Errors:
-42704, 42501, 55000 something is missing still; the hint has the statement.';
+order. Harmless for any other event type. Locks its relations until the transaction ends; while other transactions use
+them that are open, it is tried again and again for as long as lock_timeout says, and publishers wait for a tenth of a
+second at most. Needs pgps_admin. Errors: 42704, 42501, 55000 something is missing still; the hint has the statement,
+55P03, 40P01.';
 
 grant execute on function pgps.resume_event_type(text) to public;

@@ -21,6 +21,7 @@ CHANGES = {
     "its queue": "select pgps.alter_queue('{0}_in', persistent => false)",
     "a coupled rule": "select pgps.subscribe('{0}_rule', '{0}', execute => 'pg_catalog.pg_sleep(0)', "
     "coupling => 'immediate')",
+    "resumed": "select pgps.resume_event_type('{0}')",
     "dropped": "select pgps.drop_event_type('{0}', cascade => true)",
 }
 USES = {
