@@ -51,6 +51,7 @@
 \ir schema/0052_unshared.sql
 \ir schema/0053_counted.sql
 \ir schema/0056_tokens.sql
+\ir schema/0057_wholly_slow.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql

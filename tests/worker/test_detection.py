@@ -99,6 +99,36 @@ def test_an_owner_whose_code_is_slow_is_late_alone(
     wait_until(lambda: f"the composite events of role {owner} are quick again" in worker.messages, what="the log")
 
 
+MUCH = {
+    "combinations": ("any(4, b v, b w, b x, b y, b z)", "unrestricted", 300),
+    "ticks": ("P(b x, '10 milliseconds', b (k < 0) y)", "continuous", 4000),
+}
+
+
+@pytest.mark.parametrize("what", sorted(MUCH))
+def test_an_owner_of_whose_events_much_is_made_is_late_alone(
+    broker: psycopg.Connection, own_database: str, connect: Connect, role: RoleFactory, workers: Workers, what: str
+) -> None:
+    make_type(broker, "b", "k integer")
+    expression, context, events = MUCH[what]
+    owner = role("greedy", "pgps_admin")
+    session = connect(owner, dsn=own_database)
+    for n in range(3):
+        call(session, "create_composite_event", f"much{n}", expression, context=context, max_open=10_000 - n)
+    worker = workers(own_database)
+    rows(broker, "insert into pgps_event.b (k) select 1 from generate_series(1, %s)", [events])
+    slow = "select role from pgps.slow_detection()"
+    wait_until(lambda: rows(broker, slow) == [(owner,)], what="it is slow")
+    assert rows(broker, "select from pgps.composite_events where state <> 'active'") == []
+    rows(broker, "insert into pgps_event.a (k) values (1)")
+    found = "select detected from pgps.composite_events where name = 'good'"
+    wait_until(lambda: value(broker, found) == 1, what="the other one is detected")
+    assert rows(broker, slow) == [(owner,)]
+    assert worker.is_running()
+    for n in range(3):
+        call(session, "alter_composite_event", f"much{n}", enabled=False)
+
+
 def _detects_quickly(broker: psycopg.Connection) -> bool:
     rows(broker, "insert into pgps_event.a (k) values (1)")
     return not rows(broker, "select role from pgps.slow_detection()")

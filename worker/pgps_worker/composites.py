@@ -51,7 +51,7 @@ _DISPATCH = (
 class Detected:
     """What a call has come to: how many steps it took, whether there is more to do, else when the next timer is due.
 
-    slow: there are owners whose filters or attributes take long, so that they are detected apart.
+    slow: there are owners whose composite events take long, so that they are detected apart.
     """
 
     steps: int
@@ -99,7 +99,7 @@ class Composites:
 
 @dataclass(frozen=True, slots=True)
 class SlowComposites:
-    """Detects the composite events of owners whose filters or attributes take long, in turn, for as long as there are.
+    """Detects the composite events of owners that are slow, in turn, for as long as there are.
 
     It has a session of its own only then.
     """

@@ -194,10 +194,10 @@ begin
             raise;
         end if;
     end;
-    if v_state = 'PS002' then
+    if v_state in ('PS002', 'PS003') then
         return pgps_internal.take_quick(try_steps.composite_ids, try_steps.shares, try_steps.uptos,
             try_steps.are_last, try_steps.now, try_steps.pace,
-            pgps_internal.note_slow_owner(v_whose::bigint, v_error));
+            pgps_internal.note_slow_owner(v_whose::bigint, v_error, v_state = 'PS003'));
     elsif pgps_internal.is_held_up(v_state, v_context) then
         return pgps_internal.take_free(try_steps.composite_ids, try_steps.shares, try_steps.uptos, try_steps.are_last,
             try_steps.now, try_steps.pace);
@@ -367,7 +367,7 @@ begin
     if exists (select from pgps_internal.composite) then
         perform pgps_internal.join_detection();
         select d.steps, d.more into steps, more from pgps_internal.detect(20000, true, 'quick') d;
-        slow := cardinality(pgps_internal.slow_owners()) > 0;
+        slow := cardinality(pgps_internal.slow_owners(whole => false)) > 0;
         timer := case when not more then pgps_internal.next_timer(false) end;
     end if;
 end

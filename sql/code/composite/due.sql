@@ -93,7 +93,9 @@ language plpgsql stable rows 100
 as $$
 #variable_conflict use_column
 declare
-    v_slow oid[] := case when composites_due.pace = 'quick' then pgps_internal.slow_owners() else '{}' end;
+    v_slow oid[] := case when composites_due.pace = 'quick' then pgps_internal.slow_owners(whole => false)
+        else '{}' end;
+    v_whole oid[] := case when v_slow <> '{}' then pgps_internal.slow_owners(whole => true) else '{}' end;
     v_aside boolean := pgps_internal.were_set_aside();
 begin
     return query
@@ -110,7 +112,8 @@ begin
         left join (select b.* from pgps_internal.composite_behind b offset 0) b using (composite_id)
         where (s.composite).enabled and (s.composite).owner::text <> (s.composite).owner::oid::text
             and (s.composite_id + s.share) % composites_due.seats = composites_due.seat
-            and not ((s.composite).runs_code and (s.composite).owner = any (v_slow))
+            and not ((s.composite).runs_code and (s.composite).owner = any (v_slow)
+                or (s.composite).owner = any (v_whole))
             and (composites_due.among is null or (s.composite_id, s.share) in (
                 select w.composite_id, w.share
                 from unnest(composites_due.among, composites_due.shares) w(composite_id, share)))
@@ -149,7 +152,7 @@ comment on function pgps_internal.composites_due(bigint, timestamptz, integer, i
     integer[], text) is
 'Shares of composite events that have something to do: up to which batch they go now (about most events), whether that
 is all there is, so that timers may fire, and their last step. seat, seats: those of one session of so many; among,
-shares: of these; null = of all. pace: quick = without those whose owner''s code is slow';
+shares: of these; null = of all. pace: quick = without those of owners that are slow';
 
 create or replace function pgps_internal.all_due(
     last bigint, now timestamptz, most integer, seat integer, seats integer, among bigint[], among_shares integer[],
@@ -273,7 +276,8 @@ create or replace function pgps_internal.next_timer(slow boolean) returns double
 language plpgsql volatile
 as $$
 declare
-    v_slow oid[] := case when next_timer.slow is null then '{}' else pgps_internal.slow_owners() end;
+    v_slow oid[] := case when next_timer.slow is null then '{}' else pgps_internal.slow_owners(whole => false) end;
+    v_whole oid[] := case when v_slow <> '{}' then pgps_internal.slow_owners(whole => true) else '{}' end;
 begin
     if not exists (select from pgps_internal.composite c
             where c.time_basis = 'event' or c.is_timed) then
@@ -293,11 +297,12 @@ begin
             order by k.due limit 1) k on true
         cross join lateral (select least(s.idle_at, pgps_internal.moment(k.due)) as at offset 0) w
         where c.enabled and not c.is_held and w.at > pgps_internal.clock() - interval '1 second'
-            and (next_timer.slow is null or (c.runs_code and c.owner = any (v_slow)) = next_timer.slow));
+            and (next_timer.slow is null
+                or (c.runs_code and c.owner = any (v_slow) or c.owner = any (v_whole)) = next_timer.slow));
 end
 $$;
 comment on function pgps_internal.next_timer(boolean) is
-'As pgps.next_timer. slow: of owners whose code is slow, or of all others; null = of both';
+'As pgps.next_timer. slow: of owners that are slow, or of all others; null = of both';
 
 create or replace function pgps.next_timer() returns double precision
 language sql stable security definer

@@ -1,5 +1,5 @@
--- Owners whose filters and attributes take long: a step of all composite events gives the code of each owner a second.
--- Who needs more is slow, and detected apart from then on, by another session of the worker: one composite event at a
+-- Owners whose composite events take long: a step of all gives the code of each owner (filters and attributes) a second,
+-- and the detector a second for what it makes of his events beside what they commonly take. Who needs more is slow, and detected apart from then on, by another session of the worker: one composite event at a
 -- time, the owners in turn, each waiting after a step as long as it has taken (decision 94). So a slow owner delays
 -- itself.
 -- Locks: the row of a slow owner; as detect.sql.
@@ -15,20 +15,25 @@ begin
 end
 $$;
 comment on function pgps_internal.code_seconds(text) is
-'How many seconds the code of one owner may take in a step: quick = a step of all composite events, slow = one of an
-owner that is slow, where each candidate adds a millisecond; null = as long as each may take';
+'How many seconds the code of one owner may take in a step, and in a quick one the detector for what is his: quick = a
+step of all composite events, slow = one of an owner that is slow, where each candidate adds a millisecond; null = as
+long as each may take';
 
-create or replace function pgps_internal.slow_owners() returns oid[]
+create or replace function pgps_internal.slow_owners(whole boolean) returns oid[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return array(select o.owner from pgps_internal.slow_detection o where o.is_slow);
+    return array(select o.owner from pgps_internal.slow_detection o
+        where o.is_slow and (o.is_whole or not slow_owners.whole));
 end
 $$;
-comment on function pgps_internal.slow_owners() is 'Roles whose filters and attributes of composite events are slow';
+comment on function pgps_internal.slow_owners(boolean) is
+'Roles whose composite events are slow. whole: only those of which all are detected apart, and not only those that run
+code';
 
-create or replace function pgps_internal.note_slow_owner(composite_id bigint, error text) returns oid
+create or replace function pgps_internal.note_slow_owner(composite_id bigint, error text, whole boolean)
+returns oid
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -40,17 +45,19 @@ begin
     delete from pgps_internal.slow_detection o where (o.owner) in (select n.owner from pgps_internal.slow_detection n
         where not n.is_slow and n.failed_at < v_now - interval '1 hour' for update skip locked);
     -- Slow for longer each time: who is quick and slow by turns would otherwise delay the others each time.
-    insert into pgps_internal.slow_detection as o (owner, failed_at, slow_until, last_error)
-    values (v_owner, v_now, v_now + interval '2 seconds', note_slow_owner.error)
+    insert into pgps_internal.slow_detection as o (owner, failed_at, slow_until, last_error, is_whole)
+    values (v_owner, v_now, v_now + interval '2 seconds', note_slow_owner.error, note_slow_owner.whole)
     on conflict on constraint slow_detection_pkey do update set is_slow = true, offences = o.offences + 1,
         failed_at = v_now, last_error = excluded.last_error,
+        is_whole = excluded.is_whole or o.is_slow and o.is_whole,
         slow_until = v_now + least(power(2, least(o.offences + 1, 12)), 3600) * interval '1 second';
     perform pg_notify('pgps_composite', '');
     return v_owner;
 end
 $$;
-comment on function pgps_internal.note_slow_owner(bigint, text) is
-'Notes that the code of a composite event has taken too long beside others: its owner is slow. Returns the owner';
+comment on function pgps_internal.note_slow_owner(bigint, text, boolean) is
+'Notes that a composite event has taken too long beside others: its owner is slow. whole: not by the code that it runs.
+Returns the owner';
 
 create or replace function pgps_internal.take_quick(
     composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, pace text,
@@ -59,10 +66,11 @@ create or replace function pgps_internal.take_quick(
 language plpgsql
 as $$
 declare
+    v_whole boolean := take_quick.owner = any (pgps_internal.slow_owners(whole => true));
     v_quick integer[] := array(
         select w.place::integer from unnest(take_quick.composite_ids) with ordinality w(composite_id, place)
         join pgps_internal.composite c using (composite_id)
-        where not (c.runs_code and c.owner = take_quick.owner) order by w.place);
+        where c.owner <> take_quick.owner or not (c.runs_code or v_whole) order by w.place);
 begin
     if cardinality(v_quick) = 0 then
         return false;
@@ -74,8 +82,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take_quick(bigint[], integer[], bigint[], boolean[], timestamptz, text, oid) is
-'As take_less, when the code of an owner has taken too long: the others are detected without those of his that
-run code';
+'As take_less, when the composite events of an owner have taken too long: the others are detected without those of his that
+are detected apart';
 
 create or replace function pgps_internal.slow_due(last bigint, now timestamptz)
 returns table (owner oid, composite_id bigint, share integer, upto bigint, is_last boolean, step bigint)
@@ -89,7 +97,7 @@ begin
     select array_agg(h.composite_id), array_agg(h.share) into v_ids, v_shares
     from pgps_internal.slow_detection o join pgps_internal.composite c on c.owner = o.owner
     join pgps_internal.composite_share h using (composite_id)
-    where o.is_slow and c.runs_code;
+    where o.is_slow and (c.runs_code or o.is_whole);
     -- Fewer events than elsewhere: a millisecond for each may be used.
     return query
     select o.owner, d.composite_id, d.share, d.upto, d.is_last, d.step
@@ -143,7 +151,7 @@ begin
     more := false;
     slow := false;
     perform pgps_internal.require_read_committed();
-    if cardinality(pgps_internal.slow_owners()) = 0 then
+    if cardinality(pgps_internal.slow_owners(whole => false)) = 0 then
         return;
     end if;
     slow := true;
@@ -165,8 +173,8 @@ begin
 end
 $$;
 comment on function pgps.detect_slow() is
-'What a worker calls beside pgps.detect_share, in another session: takes a step of one composite event of a role whose
-filters or attributes are slow, the roles in turn, with what it has to know to wait: steps, 1 or 0; more, whether there
+'What a worker calls beside pgps.detect_share, in another session: takes a step of one composite event of a role that
+is slow, the roles in turn, with what it has to know to wait: steps, 1 or 0; more, whether there
 may be more to do at once; timer, else, as pgps.next_timer; slow, whether there are such roles. Needs
 pgps_worker or pgps_admin. Errors: 42501.';
 
@@ -176,13 +184,13 @@ set search_path = pg_catalog, pg_temp set jit = off
 as $$
 #variable_conflict use_column
 begin
-    if cardinality(pgps_internal.slow_owners()) = 0 then
+    if cardinality(pgps_internal.slow_owners(whole => false)) = 0 then
         return;
     end if;
     return query
     select pg_get_userbyid(o.owner), sum(v.lag)::bigint, left(o.last_error, 1000)
     from pgps_internal.slow_detection o
-    join pgps_internal.composite c on c.owner = o.owner and c.runs_code and c.enabled
+    join pgps_internal.composite c on c.owner = o.owner and (c.runs_code or o.is_whole) and c.enabled
     join pgps_internal.event_type t using (type_id)
     join pgps.composite_events v on v.name = t.name
     where o.is_slow group by o.owner, o.last_error order by 1;

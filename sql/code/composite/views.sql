@@ -14,8 +14,9 @@ select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.sc
             when exists (select from pgps_internal.set_aside a join pgps_internal.composite_leaf l using (type_id)
                 where l.composite_id = c.composite_id and a.batch_id is null)
             then 'it waits: an event type that it reads is set aside (pgps.event_types)' end,
-            c.last_error, f.error, case when c.enabled and c.runs_code and c.owner = any (o.slow)
-                then 'the filters and attributes of its owner are slow: it is detected apart from others' end,
+            c.last_error, f.error,
+            case when c.enabled and (c.runs_code and c.owner = any (o.slow) or c.owner = any (o.whole))
+                then 'the composite events of its owner are slow: it is detected apart from others' end,
             w.last_error)
         end as last_error,
     c.attributes, c.time_basis, c.lateness, c.max_open, s.stepped_at, c.created_at,
@@ -25,7 +26,8 @@ select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.sc
         as settings
 from pgps_internal.composite c
 join pgps_internal.event_type t using (type_id)
-cross join (select array(select s.owner from pgps_internal.slow_detection s where s.is_slow) as slow) o
+cross join (select array(select s.owner from pgps_internal.slow_detection s where s.is_slow) as slow,
+    array(select s.owner from pgps_internal.slow_detection s where s.is_slow and s.is_whole) as whole) o
 cross join lateral (select min(n.batch_id) as batch_id, sum(n.open)::bigint as open, sum(n.keys)::bigint as keys,
     sum(n.detected)::bigint as detected, sum(n.late)::bigint as late, sum(n.given_up)::bigint as given_up,
     max(n.stepped_at) as stepped_at

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any, Optional
 
 TOO_SLOW = "PS002"  # beside others; never one of user's code, whose errors do not get so far
+MUCH_OF_STEP = "PS003"  # the same of what the detector makes of events
 TOO_LONG = "54000"
 TOO_MUCH = "54001"  # a shorter step may take less
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, Optional
 
-from composite.codetime import TOO_LONG, TOO_SLOW, CodeTime
+from composite.codetime import MUCH_OF_STEP, TOO_LONG, TOO_SLOW, CodeTime
 from composite.limits import rows_in_portions
 from composite.memo import RaisedError
 
@@ -266,6 +266,10 @@ class Queries:
         state = self.time.sqlstate
         whose = str(self.about) if state == TOO_SLOW else None
         self.db.error(message, detail=whose, hint=hint, sqlstate=state)
+
+    def end_too_slow(self, composite_id: int) -> None:
+        """End the step: the composite events of an owner take too much of it."""
+        self.db.error("what is to be detected takes too long", detail=str(composite_id), sqlstate=MUCH_OF_STEP)
 
     def record(self, statements: Iterable[Statement]) -> None:
         """Record what was published, for each owner at once."""

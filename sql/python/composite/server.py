@@ -13,6 +13,7 @@ from typing import Any, Optional
 from composite.codetime import CodeTime
 from composite.described import tests_of
 from composite.detector import State, detect, detect_sequence
+from composite.effort import Effort
 from composite.event_time import Ordering
 from composite.gathering import Gathered, as_events, gather, part_events
 from composite.heavy import TooHeavyError, bounded, weigh_open
@@ -77,8 +78,9 @@ def take_all(
     load_keys(queries, subjects, last)
     born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
     left = MADE
+    effort = Effort(queries.time.seconds if queries.time.is_quick else None, subjects, queries.end_too_slow)
     for subject in subjects:
-        left = run(queries, subject, left)
+        left = run(queries, subject, left, effort)
     keep(memory, subjects, write(queries, subjects, born))
     publish(queries, subjects, job["broker"])
     return {
@@ -163,7 +165,9 @@ def limit_ticks(subject: Subject, since: Optional[int]) -> None:
         since = subject.beginning if subject.has_one_clock else subject.events[0].time
     if period is None or since is None or not subject.by_arrival:
         return
-    most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
+    # Each event may open a window.
+    windows = (job["open"] or 0) + len(subject.events)
+    most = since + period * max(1, TICKS_AT_ONCE // max(1, windows))
     if subject.leave_later(most) or (now is not None and most < now):
         job["now"] = most
         subject.more = True
@@ -257,7 +261,7 @@ def load_keys(queries: Queries, subjects: list[Subject], last: Optional[int]) ->
         subject.rows.append(Row(unstored(row["key"], subject), row["node"], row["slot"], serial, start, data[2], data))
 
 
-def run(queries: Queries, subject: Subject, left: int) -> int:
+def run(queries: Queries, subject: Subject, left: int, effort: Effort) -> int:
     """Run the detector, as often as it asks for conditions whose answer is not known yet.
 
     left: how many combinations it may make beside those of its own events. Return how many of them it leaves to others:
@@ -265,9 +269,15 @@ def run(queries: Queries, subject: Subject, left: int) -> int:
     """
     job, graph = subject.job, subject.known.graph
     memo = Memo(tests_of(graph))
+
+    def heed() -> None:
+        queries.heed()
+        effort.heed(subject)
+
     while True:
+        effort.begin()
         state = subject.kept or State(graph, memo.callbacks())
-        state.step.heed = queries.heed
+        state.step.heed = heed
         # By arrival the clock stops before there are many, and goes on with the next step; see limit_ticks.
         state.step.most_ticks = None if subject.by_arrival else TICKS
         most = state.step.most = combinations_allowed(subject.size_of_batch, len(graph.nodes), left)
@@ -283,6 +293,7 @@ def run(queries: Queries, subject: Subject, left: int) -> int:
             now = job["now"] if subject.by_arrival else None
             subject.changes, subject.found = detect(state, subject.stream, now)
         subject.state = state
+        effort.count(subject)
         if not memo.asked:
             return min(left, most - state.step.spent)
         memo.learn(queries.answers(job, memo.asked))

@@ -58,6 +58,7 @@ class Subject:
     def __init__(self, job: dict[str, Any], known: Known) -> None:
         self.job = job
         self.id: int = job["composite_id"]
+        self.owner: int = job["owner"]
         self.share: int = job["share"]
         self.shares: int = job["shares"]
         self.owned: dict[Any, bool] = {}
