@@ -80,3 +80,23 @@ as $$ select is_held_up.sqlstate = '55P03' and split_part(is_held_up.context, E'
 comment on function pgps_internal.is_held_up(text, text) is
 'True when a caught error says that another session has something locked (lock_timeout), which is the fault of no filter
 and no policy; false when user code raised lock_not_available (55P03). context: as in is_cancelled';
+
+create or replace function pgps_internal.temporary(name text) returns regclass
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_found regclass := to_regclass(format('pg_temp.%I', temporary.name));
+begin
+    if v_found is not null and not exists (select from pg_class c where c.oid = v_found
+            and c.relowner = quote_ident(current_user)::regrole and c.relkind = 'r') then
+        raise exception 'a temporary relation of this session has the name "%", which is for pgps itself',
+            temporary.name
+        using errcode = '42501', hint = format('Drop pg_temp.%I.', temporary.name);
+    end if;
+    return v_found;
+end
+$$;
+comment on function pgps_internal.temporary(text) is
+'The temporary table of pgps of that name in this session, null when there is none. Everybody can make a temporary view,
+which would run his code with the rights of whoever reads it: raises 42501 for what is not a table of pgps''';

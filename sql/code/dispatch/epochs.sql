@@ -54,6 +54,7 @@ begin
     -- A restored or cloned database, whose transaction ids start elsewhere. All that was committed here and is in no
     -- batch waits: what the last snapshot of the old epoch does not see, and what was published since (above its
     -- highest event id).
+    perform pgps_internal.temporary('pgps_rebaseline');
     create temp table if not exists pgps_rebaseline (like pgps_internal.control) on commit drop;
     -- In one statement, so that what waits, and the snapshot behind which the next batch begins, are of one moment.
     with waiting as (

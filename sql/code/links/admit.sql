@@ -163,7 +163,7 @@ begin
             -- What came with this batch lies in the log already, or in the staging table; so does what came in the
             -- other epoch, if it came with the same batch.
             v_is_gone := pgps_internal.is_truncated(v_type.type_id, v_had.ids);
-            v_staged := case when to_regclass(format('pg_temp.pgps_stage_%s', v_type.type_id)) is not null then
+            v_staged := case when pgps_internal.temporary(format('pgps_stage_%s', v_type.type_id)) is not null then
                 format(' union all select s.pgps_id, s.pgps_event from pg_temp.pgps_stage_%s s '
                     'where s.pgps_id <@ w.ids', v_type.type_id) else '' end;
             execute format('with there as (

@@ -102,12 +102,8 @@ declare
         join pgps_internal.attributes_of(v_type.endpoint) t using (name));
 begin
     v_stage := format('pg_temp.pgps_stage_%s', v_type.type_id);
-    v_found := to_regclass(v_stage);
-    if v_found is not null and not exists (select from pg_class c where c.oid = v_found
-        and c.relowner = quote_ident(current_user)::regrole and c.relkind = 'r') then
-        raise exception 'table % is not pgps''', v_found using errcode = '42501',
-            hint = 'A link''s session is for the link alone.';
-    elsif v_found is not null and obj_description(v_found, 'pg_class') is distinct from v_definition then
+    v_found := pgps_internal.temporary(format('pgps_stage_%s', v_type.type_id));
+    if v_found is not null and obj_description(v_found, 'pg_class') is distinct from v_definition then
         execute format('drop table %s', v_stage);
         v_found := null;
     end if;
@@ -149,11 +145,35 @@ declare
     v_base bigint := nullif(current_setting('pgps.link_base', true), '')::bigint;
 begin
     perform pgps_internal.require_next(v_neighbour, args, pgps_internal.last_received(v_neighbour.neighbour_id));
+    -- Whoever opens a link may call this without what goes before it, and say something else.
+    perform pgps_internal.received_type(v_neighbour, t.value) from jsonb_array_elements(args -> 'types') t;
+    if v_base is null then
+        perform pgps_internal.require_staged(args -> 'types');
+    end if;
     perform pgps_internal.put_in_order(args -> 'types');
     return pgps_internal.admit_batch(v_neighbour, args, pgps_internal.slices(args -> 'types', v_base), v_base is null);
 end
 $$;
 comment on function pgps_internal.do_link_apply(name, jsonb) is 'See pgps.link_apply';
+
+create or replace function pgps_internal.require_staged(types jsonb) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_missing text;
+begin
+    select t.name into v_missing
+    from jsonb_array_elements(require_staged.types) w join pgps_internal.event_type t on t.name = w.value ->> 'name'
+    where pgps_internal.temporary(format('pgps_stage_%s', t.type_id)) is null limit 1;
+    if found then
+        raise exception 'no events of type "%" were begun to be received', v_missing using errcode = '55000',
+            hint = 'First: select pgps.link_begin(batch), and the COPY statements that it returns.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_staged(jsonb) is
+'Raises 55000 unless all types of a batch have a staging table, and 42501 when it is not one of pgps''';
 
 create or replace function pgps_internal.put_in_order(types jsonb) returns void
 language plpgsql

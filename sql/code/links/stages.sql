@@ -81,11 +81,13 @@ begin
     select format('insert into %s (event_id, pgps_origin_event%s) select s.pgps_id, s.pgps_event%s from '
         'pg_temp.pgps_stage_%s s',
         (publish_stage.event_type).log, coalesce(string_agg(format(', %I', a.name), '' order by n), ''),
-        coalesce(string_agg(format(case when a.as_text then ', s.%1$I::%2$s' else ', s.%1$I' end, a.name, a.type), ''
+        coalesce(string_agg(format(case when a.as_text then ', s.%1$I::%2$s' else ', s.%1$I' end, a.name, t.type), ''
             order by n), ''),
         (publish_stage.event_type).type_id)
-    into v_insert from rows from (jsonb_to_recordset(publish_stage.wire -> 'attributes') as (name text, type text,
-        as_text boolean)) with ordinality a(name, type, as_text, n);
+    -- The types are this broker's own: a neighbour's text would be run.
+    into v_insert from rows from (jsonb_to_recordset(publish_stage.wire -> 'attributes') as (name text,
+        as_text boolean)) with ordinality a(name, as_text, n)
+    join pgps_internal.attributes_of((publish_stage.event_type).endpoint) t using (name);
     begin
         if isempty(publish_stage.dropped) then
             execute v_insert;

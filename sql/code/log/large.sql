@@ -22,7 +22,7 @@ begin
     -- The first batch of a new epoch is not split: it has many transactions, each of which would have to be looked for
     -- in every part.
     if v_events <= size_if_large.max_events or v_events <= 3 * pgps_internal.setting('max_part_events')::bigint
-            or to_regclass('pg_temp.pgps_rebaseline') is not null then
+            or pgps_internal.temporary('pgps_rebaseline') is not null then
         return 0;
     end if;
     return v_events;
