@@ -55,6 +55,7 @@ declare
     v_ids int8multirange := int8multirange(int8range(still_wanted.event_id, still_wanted.event_id, '[]'));
     v_columns text;
     v_matches boolean;
+    v_is_asked boolean := false;
     v_state text;
     v_error text;
     v_context text;
@@ -76,21 +77,29 @@ begin
             v_type.name || '_kept')
     using still_wanted.event_id;
     begin
-        perform pgps_internal.match_signature(0, v_signature, pgps_internal.visible(v_type, v_class.owner, v_ids),
-            int8range(v_class.class_id, v_class.class_id, '[]'));
+        -- A filter that is new since the last batch, or suspended, is not among those that are asked.
+        if not v_class.is_active then
+            perform pgps_internal.set_class_active(v_class.class_id, true);
+        end if;
+        v_ids := pgps_internal.visible(v_type, v_class.owner, v_ids);
+        v_matches := case when v_class.signature_id is not null
+            then coalesce(v_class.class_id = any (pgps_internal.match_signature(0, v_signature, v_ids,
+                int8range(v_class.class_id, v_class.class_id, '[]'))), false)
+            else v_class.class_id is not null and not isempty(v_ids) end;
+        v_is_asked := true;
+        raise exception 'take back' using errcode = 'PS001';
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-        if pgps_internal.is_cancelled(v_state, v_context) then
+        if not v_is_asked and pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
+    end;
+    if not v_is_asked then
         update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error,
             failed_at = pgps_internal.clock()
         where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
         return false;
-    end;
-    delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id
-        and d.event_ids = array[still_wanted.event_id];
-    v_matches := found;
+    end if;
     if not v_matches then
         delete from pgps_internal.failure f where f.subscription_id = still_wanted.subscription_id
             and f.event_id = still_wanted.event_id;

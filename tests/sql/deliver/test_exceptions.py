@@ -202,3 +202,41 @@ def test_what_was_put_back_is_neither_put_back_nor_discarded_again(
     assert column(admin, f"select event_id from pgps_queue.{made}_exception where state = 'failed'") == []
     rows(admin, "call pgps.run_subscribers()")
     assert column(admin, f"select event_id from pgps_queue.{made}_exception where state = 'failed'") == [first]
+
+
+@pytest.mark.parametrize("dispatched", [False, True])
+@pytest.mark.parametrize("handler", ["all", "any"])
+@pytest.mark.parametrize(
+    ("mended", "wanted"), [("n >= 0", [0, 2]), ("", [0, 2]), ("10 / (n + 1) > 1", [0, 2]), ("n > 1", [2])]
+)
+def test_who_mends_a_filter_and_puts_back_at_once_gets_what_it_had_failed_on(
+    admin: psycopg.Connection, name: Callable[..., str], mended: str, wanted: list[int], handler: str, dispatched: bool
+) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made, filter="10 / n > 1", handler=handler)
+    publish(admin, made, 0, 2)
+    rows(admin, "select pgps.dispatch()")
+    failed = "select count(*) from pgps.exceptions where subscription = %s and state = 'failed'"
+    assert value(admin, failed, [made]) == 1
+    call(admin, "alter_subscription", made, filter=mended)
+    if dispatched:
+        rows(admin, "select pgps.dispatch()")
+    assert call(admin, RETRY, made) == len(wanted) - 1
+    assert value(admin, failed, [made]) == 0
+    rows(admin, "select pgps.dispatch()")
+    assert sorted(take(admin, made)) == wanted
+    publish(admin, made, 3)
+    rows(admin, "select pgps.dispatch()")
+    assert take(admin, made) == [3], "the new filter is in force"
+
+
+def test_what_fails_again_stays_an_exception(admin: psycopg.Connection, name: Callable[..., str]) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made, filter="10 / n > 1")
+    publish(admin, made, 0)
+    rows(admin, "select pgps.dispatch()")
+    assert call(admin, RETRY, made) == 0
+    found = "select sqlstate, attempts from pgps.exceptions where subscription = %s"
+    assert rows(admin, found, [made]) == [("22012", 2)]
