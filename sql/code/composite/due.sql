@@ -93,9 +93,8 @@ language plpgsql stable rows 100
 as $$
 #variable_conflict use_column
 declare
-    v_slow oid[] := case when composites_due.pace = 'quick' then pgps_internal.slow_owners(whole => false)
-        else '{}' end;
-    v_whole oid[] := case when v_slow <> '{}' then pgps_internal.slow_owners(whole => true) else '{}' end;
+    v_slow oid[] := pgps_internal.slow_owners(whole => false, is_asked => composites_due.pace = 'quick');
+    v_whole oid[] := pgps_internal.slow_owners(whole => true, is_asked => v_slow <> '{}');
     v_aside boolean := pgps_internal.were_set_aside();
 begin
     return query
@@ -112,11 +111,9 @@ begin
         left join (select b.* from pgps_internal.composite_behind b offset 0) b using (composite_id)
         where (s.composite).enabled and (s.composite).owner::text <> (s.composite).owner::oid::text
             and (s.composite_id + s.share) % composites_due.seats = composites_due.seat
-            and not ((s.composite).runs_code and (s.composite).owner = any (v_slow)
-                or (s.composite).owner = any (v_whole))
+            and (s.composite).owner <> all (case when (s.composite).runs_code then v_slow else v_whole end)
             and (composites_due.among is null or (s.composite_id, s.share) in (
-                select w.composite_id, w.share
-                from unnest(composites_due.among, composites_due.shares) w(composite_id, share)))
+                select w.* from unnest(composites_due.among, composites_due.shares) w))
     ),
     d as materialized (
         -- Whole batches, until there are enough events: one more than that, since a batch may be one event.
@@ -276,8 +273,8 @@ create or replace function pgps_internal.next_timer(slow boolean) returns double
 language plpgsql volatile
 as $$
 declare
-    v_slow oid[] := case when next_timer.slow is null then '{}' else pgps_internal.slow_owners(whole => false) end;
-    v_whole oid[] := case when v_slow <> '{}' then pgps_internal.slow_owners(whole => true) else '{}' end;
+    v_slow oid[] := pgps_internal.slow_owners(whole => false, is_asked => next_timer.slow is not null);
+    v_whole oid[] := pgps_internal.slow_owners(whole => true, is_asked => v_slow <> '{}');
 begin
     if not exists (select from pgps_internal.composite c
             where c.time_basis = 'event' or c.is_timed) then
@@ -298,7 +295,7 @@ begin
         cross join lateral (select least(s.idle_at, pgps_internal.moment(k.due)) as at offset 0) w
         where c.enabled and not c.is_held and w.at > pgps_internal.clock() - interval '1 second'
             and (next_timer.slow is null
-                or (c.runs_code and c.owner = any (v_slow) or c.owner = any (v_whole)) = next_timer.slow));
+                or c.owner = any (case when c.runs_code then v_slow else v_whole end) = next_timer.slow));
 end
 $$;
 comment on function pgps_internal.next_timer(boolean) is

@@ -1,7 +1,7 @@
--- Owners whose composite events take long: a step of all gives the code of each owner (filters and attributes) a second,
--- and the detector a second for what it makes of his events beside what they commonly take. Who needs more is slow, and detected apart from then on, by another session of the worker: one composite event at a
--- time, the owners in turn, each waiting after a step as long as it has taken (decision 94). So a slow owner delays
--- itself.
+-- Owners whose composite events take long: a step of all gives the code of each owner, filters and attributes, a
+-- second, and the detector a second for what it makes of his events beside what they commonly take. Who needs more is
+-- slow, and detected apart from then on, by another session of the worker: one composite event at a time, the owners
+-- in turn, each waiting after a step as long as it has taken (decision 94). So a slow owner delays itself.
 -- Locks: the row of a slow owner; as detect.sql.
 -- Writes: slow_detection.
 
@@ -19,18 +19,18 @@ comment on function pgps_internal.code_seconds(text) is
 step of all composite events, slow = one of an owner that is slow, where each candidate adds a millisecond; null = as
 long as each may take';
 
-create or replace function pgps_internal.slow_owners(whole boolean) returns oid[]
+create or replace function pgps_internal.slow_owners(whole boolean, is_asked boolean = true) returns oid[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return array(select o.owner from pgps_internal.slow_detection o
-        where o.is_slow and (o.is_whole or not slow_owners.whole));
+    return case when slow_owners.is_asked then array(select o.owner from pgps_internal.slow_detection o
+        where o.is_slow and (o.is_whole or not slow_owners.whole)) else '{}' end;
 end
 $$;
-comment on function pgps_internal.slow_owners(boolean) is
+comment on function pgps_internal.slow_owners(boolean, boolean) is
 'Roles whose composite events are slow. whole: only those of which all are detected apart, and not only those that run
-code';
+code. is_asked: else none';
 
 create or replace function pgps_internal.note_slow_owner(composite_id bigint, error text, whole boolean)
 returns oid
@@ -82,8 +82,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take_quick(bigint[], integer[], bigint[], boolean[], timestamptz, text, oid) is
-'As take_less, when the composite events of an owner have taken too long: the others are detected without those of his that
-are detected apart';
+'As take_less, when the composite events of an owner have taken too long: the others are detected without
+those of his that are detected apart';
 
 create or replace function pgps_internal.slow_due(last bigint, now timestamptz)
 returns table (owner oid, composite_id bigint, share integer, upto bigint, is_last boolean, step bigint)

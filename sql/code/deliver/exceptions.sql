@@ -1,7 +1,7 @@
 -- The exception queue: what was given up (failures.sql) is put back by pgps.retry_exception, and dropped by
 -- pgps.discard_exception.
 -- Locks: the rows of failures.
--- Writes: asked_again, delivery, discarded, failure, share; by name: the log of a type.
+-- Writes: asked_again, discarded, failure, share; by name: the log of a type.
 
 create or replace function pgps_internal.choose_failures(caller name, args jsonb)
 returns table (subscription_id bigint, event_id bigint)
@@ -43,6 +43,34 @@ $$;
 comment on function pgps_internal.choose_failures(name, jsonb) is
 'The failures that a call of pgps.retry_exception or pgps.discard_exception is about, locked. Errors: 42704, 42501.';
 
+create or replace function pgps_internal.wants_now(
+    class pgps_internal.class, event_type pgps_internal.event_type, event_id bigint
+) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class bigint := (wants_now.class).class_id;
+    v_ids int8multirange := pgps_internal.visible(wants_now.event_type, (wants_now.class).owner,
+        int8multirange(int8range(wants_now.event_id, wants_now.event_id, '[]')));
+    v_signature pgps_internal.signature;
+begin
+    if (wants_now.class).signature_id is null then
+        return not isempty(v_ids);
+    end if;
+    -- A filter that is new since the last batch, or suspended, is not among those that are asked.
+    if not (wants_now.class).is_active then
+        perform pgps_internal.set_class_active(v_class, true);
+    end if;
+    select g.* into v_signature from pgps_internal.signature g
+        where g.signature_id = (wants_now.class).signature_id;
+    return coalesce(v_class = any (pgps_internal.match_signature(0, v_signature, v_ids,
+        int8range(v_class, v_class, '[]'))), false);
+end
+$$;
+comment on function pgps_internal.wants_now(pgps_internal.class, pgps_internal.event_type, bigint) is
+'Asks the filter of a class about one event, as batch 0; what it leaves has to be taken back';
+
 create or replace function pgps_internal.still_wanted(subscription_id bigint, event_id bigint) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -51,8 +79,6 @@ declare
     v_failure pgps_internal.failure;
     v_type pgps_internal.event_type;
     v_class pgps_internal.class;
-    v_signature pgps_internal.signature;
-    v_ids int8multirange := int8multirange(int8range(still_wanted.event_id, still_wanted.event_id, '[]'));
     v_columns text;
     v_matches boolean;
     v_is_asked boolean := false;
@@ -68,7 +94,6 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_failure.type_id;
     select c.* into v_class from pgps_internal.member m join pgps_internal.class c using (class_id)
     where m.subscription_id = still_wanted.subscription_id and m.type_id = v_failure.type_id limit 1;
-    select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     -- Filters are asked about the log, so an event kept aside is copied back into it, and matched as batch 0.
     v_columns := pgps_internal.column_list(v_type.endpoint);
     execute format('insert into %1$s (event_id, xid, pgps_origin_event, %2$s) select k.event_id, k.xid, '
@@ -77,15 +102,8 @@ begin
             v_type.name || '_kept')
     using still_wanted.event_id;
     begin
-        -- A filter that is new since the last batch, or suspended, is not among those that are asked.
-        if not v_class.is_active then
-            perform pgps_internal.set_class_active(v_class.class_id, true);
-        end if;
-        v_ids := pgps_internal.visible(v_type, v_class.owner, v_ids);
-        v_matches := case when v_class.signature_id is not null
-            then coalesce(v_class.class_id = any (pgps_internal.match_signature(0, v_signature, v_ids,
-                int8range(v_class.class_id, v_class.class_id, '[]'))), false)
-            else v_class.class_id is not null and not isempty(v_ids) end;
+        v_matches := v_class.class_id is not null
+            and pgps_internal.wants_now(v_class, v_type, still_wanted.event_id);
         v_is_asked := true;
         raise exception 'take back' using errcode = 'PS001';
     exception when others or assert_failure or query_canceled then

@@ -266,8 +266,8 @@ begin
 end
 $$;
 comment on function pgps_internal.ack_lease(pgps_internal.subscription, bigint, text) is
-'Settles the events that the newest receive of this consumer returned: all, or up to one in delivery order. Errors: 55000
-it does not hold all of them any more';
+'Settles the events that the newest receive of this consumer returned: all, or up to one in delivery order. Errors:
+55000 it does not hold all of them any more';
 
 create or replace function pgps_internal.release(
     subscription pgps_internal.subscription, event_ids bigint[], consumer text

@@ -58,7 +58,6 @@ class Subject:
     def __init__(self, job: dict[str, Any], known: Known) -> None:
         self.job = job
         self.id: int = job["composite_id"]
-        self.owner: int = job["owner"]
         self.share: int = job["share"]
         self.shares: int = job["shares"]
         self.owned: dict[Any, bool] = {}
@@ -99,6 +98,12 @@ class Subject:
         if held <= self.in_place:
             return batch
         return held if self.job["reached"] < held <= self.job["upto"] else None
+
+    @property
+    def owner(self) -> int:
+        """Return whose it is."""
+        owner: int = self.job["owner"]
+        return owner
 
     @property
     def partitioned(self) -> bool:
