@@ -210,9 +210,9 @@ def subscriptions(name: str | None = None, *, event_type: str | None = None, sta
     if event_type is None or event_type.endswith("*"):
         where = _where(name=name, event_type=event_type, state=state)
     else:
-        where = SQL(
-            " where (event_type = {0} or event_type like '%*' and starts_with({0}, rtrim(event_type, '*')))"
-        ).format(Literal(folded(event_type)))
+        where = SQL(" where (event_type = {0} or event_type like '%*' and pgps._covers(event_type, {0}))").format(
+            Literal(folded(event_type))
+        )
         where += SQL(" and state = {}").format(Literal(state)) if state else SQL("")
     return _SUBSCRIPTIONS + where + SQL(" order by name")
 

@@ -127,6 +127,7 @@
 \ir code/deliver/subscribe.sql
 \ir code/deliver/joining.sql
 \ir code/deliver/unmet.sql
+\ir code/deliver/uncovered.sql
 \ir code/deliver/late_types.sql
 \ir code/deliver/subscriptions.sql
 \ir code/deliver/texts_in_use.sql

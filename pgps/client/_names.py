@@ -85,7 +85,10 @@ def carried(note: str) -> list[Any]:
 def covers(event_name: str, event_type: str) -> bool:
     """Tell whether a name or `prefix*`, as a program gave it, stands for an event type."""
     if event_name.endswith("*"):
-        return event_type.startswith((event_name[:-1], event_name[:-1].lower()))
+        # As pgps._covers: the types of pgps itself are for prefixes of its own.
+        return event_type.startswith((event_name[:-1], event_name[:-1].lower())) and (
+            not event_type.startswith("pgps_") or event_name.lower().startswith("pgps_")
+        )
     quoted = event_name[:1] == '"'
     return (
         event_type == event_name[1:-1].replace('""', '"') if quoted else event_type in (event_name, event_name.lower())

@@ -61,7 +61,7 @@ def stream_relation(connection: psycopg.Connection, subscription: str) -> Relati
         row = connection.execute(
             """
             select s.event_type, (select array_agg(e.name order by e.name) from pgps.event_types e
-                where starts_with(e.name, rtrim(s.event_type, '*')))
+                where pgps._covers(s.event_type, e.name))
             from pgps.subscriptions s where s.name = %s or s.name = lower(%s)
             """,
             [subscription, subscription],

@@ -76,7 +76,7 @@ when they cannot be.';
 
 do $$
 begin
-    perform pgps_internal.rebuild();
+    perform pgps_internal.leave_uncovered(), pgps_internal.leave_unregistered(), pgps_internal.rebuild();
 end
 $$;
 

@@ -127,7 +127,7 @@ begin
     end if;
     -- Includes types that the owner may not see now: rights are checked when an event comes.
     perform pgps_internal.join_registration(v_registration, v_subscription, t) from pgps_internal.event_type t
-    where t.name = v_event_name or v_pattern and starts_with(t.name, left(v_event_name, -1));
+    where t.name = v_event_name or v_pattern and pgps._covers(v_event_name, t.name);
     return v_registration;
 end
 $$;
@@ -167,7 +167,7 @@ begin
         insert into pgps_internal.registration_type (registration_id, type_id)
         select r.registration_id, t.type_id from pgps_internal.registration r
         join pgps_internal.event_type t on t.type_id = match_pattern_registrations.type_id
-            and starts_with(t.name, left(r.event_name, -1))
+            and pgps._covers(r.event_name, t.name)
         where r.is_pattern on conflict do nothing returning registration_id
     )
     select count(pg_notify('pgps_client_' || r.client_id, 'registrations')::text) into v_told
@@ -191,7 +191,7 @@ declare
     v_types integer[] := array(
         select t.type_id from pgps_internal.event_type t
         where exists (select from pgps_internal.registration r
-            where r.is_pattern and starts_with(t.name, left(r.event_name, -1))
+            where r.is_pattern and pgps._covers(r.event_name, t.name)
                 and not exists (select from pgps_internal.registration_type k
                     where k.registration_id = r.registration_id and k.type_id = t.type_id)));
     v_free integer[];
@@ -214,6 +214,26 @@ $$;
 comment on function pgps_internal.meet_registrations() is
 'Joins registrations for a prefix to event types that were made at the same time; false: some are locked, to be joined
 later. See join_unmet';
+
+create or replace function pgps_internal.leave_unregistered() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_types integer[];
+begin
+    with gone as (
+        delete from pgps_internal.registration_type k using pgps_internal.registration r, pgps_internal.event_type t
+        where r.registration_id = k.registration_id and t.type_id = k.type_id and r.is_pattern
+            and not pgps._covers(r.event_name, t.name)
+        returning k.type_id
+    )
+    select array_agg(distinct g.type_id) into v_types from gone g;
+    perform pgps_internal.refresh_direct(t) from unnest(v_types) t;
+end
+$$;
+comment on function pgps_internal.leave_unregistered() is
+'Has registrations for a prefix leave the event types for which it does not stand; see leave_uncovered';
 
 create or replace function pgps_internal.drop_registration(registration pgps_internal.registration) returns void
 language plpgsql
@@ -303,7 +323,7 @@ begin atomic
 end;
 comment on function pgps.register_for_event(text, text, text, text, bigint) is
 'Registers a client for an event type, or for every type of a prefix that its owner may see, now and later (Ariel,
-section 3.1). mode: queued (events are kept until they are completed; a subscription underneath) or direct (events are
+section 3.1; types pgps_…: as with pgps.subscribe). mode: queued (events are kept until they are completed; a subscription underneath) or direct (events are
 pushed while the client is connected, see pgps.fetch_direct). style: handler or polling, only remembered. Registering
 again: a queued registration goes on where it stood, an invalid one becomes valid, another mode replaces it. Listen to
 the channels. Needs SELECT on the type. Errors: 42704, 42501, 22023, 08003, 25001.';

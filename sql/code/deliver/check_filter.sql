@@ -10,14 +10,13 @@ as $$
 declare
     v_given text := args ->> 'event_type';
     v_pattern boolean := v_given ~ '\*$';
-    v_prefix text;
     v_type pgps_internal.event_type;
 begin
     if v_pattern then
-        v_prefix := case when v_given = '*' then '' else pgps_internal.fold(left(v_given, -1)) end;
-        return jsonb_build_object('pattern', true, 'event_type', v_prefix || '*', 'types', (
+        v_given := case when v_given = '*' then '' else pgps_internal.fold(left(v_given, -1)) end || '*';
+        return jsonb_build_object('pattern', true, 'event_type', v_given, 'types', (
             select coalesce(to_jsonb(array_agg(t.name order by t.name)), '[]') from pgps_internal.event_type t
-            where starts_with(t.name, v_prefix) and has_table_privilege(caller, t.endpoint, 'select')
+            where pgps._covers(v_given, t.name) and has_table_privilege(caller, t.endpoint, 'select')
                 -- What somebody is changing or dropping is joined later (late_types.sql).
                 and pgps_internal.try_lock(t.endpoint, 'access share') and pgps_internal.try_lock(t.log, 'access share')
             ));

@@ -44,7 +44,7 @@ begin
     -- may not see yet: rights are checked when an event is matched, and when it is handed out.
     for v_type in
         select t.* from pgps_internal.event_type t
-        where starts_with(t.name, left((join_unseen_types.subscription).event_type, -1))
+        where pgps._covers((join_unseen_types.subscription).event_type, t.name)
             and not exists (select from pgps_internal.member m
             where m.subscription_id = (join_unseen_types.subscription).subscription_id and m.type_id = t.type_id)
     loop
@@ -322,7 +322,7 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = match_pattern_subscriptions.type_id;
     for v_subscription in
         select s.* from pgps_internal.subscription s
-        where s.is_pattern and starts_with(v_type.name, left(s.event_type, -1))
+        where s.is_pattern and pgps._covers(s.event_type, v_type.name)
             and not exists (select from pgps_internal.member m where m.subscription_id = s.subscription_id
                 and m.type_id = v_type.type_id)
             and exists (select from pg_roles r where r.oid = s.owner)

@@ -70,9 +70,9 @@ begin
             where b.type_id = t.type_id and b.batch_id > p.received_batch and b.batch_id <= (join_unmet.last).batch_id)
             then greatest(p.received_batch, 0) end
         from pgps_internal.subscription s
-        join pgps_internal.event_type t on starts_with(t.name, left(s.event_type, -1))
+        join pgps_internal.event_type t on s.is_pattern and pgps._covers(s.event_type, t.name)
         cross join lateral pgps_internal.position_of(s.subscription_id) p
-        where s.is_pattern and concat_ws(' ', s.subscription_id, t.type_id) <> all (v_tried)
+        where concat_ws(' ', s.subscription_id, t.type_id) <> all (v_tried)
             and not exists (select from pgps_internal.member m
                 where m.subscription_id = s.subscription_id and m.type_id = t.type_id)
             and not exists (select from pgps_internal.joining j

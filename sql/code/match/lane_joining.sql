@@ -100,13 +100,16 @@ exception when others or assert_failure or query_canceled then
     end if;
     delete from pgps_internal.joining j
     where j.subscription_id = (try_joining.joining).subscription_id and j.type_id = (try_joining.joining).type_id;
-    update pgps_internal.subscription s set last_error = format('event type "%s": %s',
-        (select t.name from pgps_internal.event_type t where t.type_id = (try_joining.joining).type_id), v_error)
-    where s.subscription_id = (try_joining.joining).subscription_id;
+    update pgps_internal.subscription s set last_error = format('event type "%s": %s', t.name, v_error)
+    from pgps_internal.event_type t
+    where s.subscription_id = (try_joining.joining).subscription_id and t.type_id = (try_joining.joining).type_id
+        -- The owner may not even know the type.
+        and has_table_privilege(s.owner::oid, t.endpoint, 'select');
 end
 $$;
 comment on function pgps_internal.try_joining(pgps_internal.joining, bigint) is
-'As join_in_lane; a filter that is not valid for the type leaves the subscription as it is, with a note in last_error';
+'As join_in_lane; a filter that is not valid for the type leaves the subscription as it is, with a note in last_error if
+its owner may see the type';
 
 create or replace function pgps_internal.make_pending(class_id bigint, after_batch bigint) returns void
 language plpgsql

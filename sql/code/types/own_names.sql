@@ -1,5 +1,6 @@
 -- Names that pgps needs for itself: event types and subscriptions that begin with pgps_ are not for others. Whoever had
--- one beforehand would get what pgps puts there, or keep it from working.
+-- one beforehand would get what pgps puts there, or keep it from working. Nor does anybody get them who asks for all
+-- event types of a prefix, unless it is theirs: MQTT has the same rule for topics that begin with $.
 -- Locks: none.
 -- Writes: nothing.
 
@@ -30,6 +31,17 @@ end
 $$;
 comment on function pgps_internal.check_new_name(name, text, text) is
 'As check_name, for what pgps makes some of by itself: 42939 a name that begins with pgps_, unless pgps itself calls';
+
+create or replace function pgps._covers(pattern text, event_type text) returns boolean
+language sql immutable
+begin atomic
+    select starts_with(event_type, left(pattern, -1))
+        and (starts_with(pattern, 'pgps_') or not starts_with(event_type, 'pgps_'));
+end;
+comment on function pgps._covers(text, text) is
+'True when a prefix with its *, as the catalogue has it, stands for an event type. Those of pgps itself, whose names
+begin with pgps_, are stood for only by a prefix that begins so, too';
+grant execute on function pgps._covers(text, text) to public;
 
 create or replace function pgps_internal.is_relay(attributes text[]) returns boolean
 language sql immutable
