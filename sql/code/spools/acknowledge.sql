@@ -24,7 +24,7 @@ as $$
 declare
     v_message pgps_internal.spool_message;
 begin
-    if place_of.id is null or place_of.id = (place_of.mark).got_id then
+    if place_of.id is null or place_of.id = (place_of.mark).got_id and (place_of.mark).got_count >= 0 then
         -- The last that was handed out may have been discarded meanwhile.
         phase := (place_of.mark).got_phase;
         seqn := (place_of.mark).got_seqn;
@@ -92,7 +92,8 @@ declare
     v_after bigint;
     v_count bigint := 0;
 begin
-    if (count_handed_out.phase, count_handed_out.seqn) = (v_mark.got_phase, v_mark.got_seqn) then
+    if v_mark.got_count >= 0
+            and (count_handed_out.phase, count_handed_out.seqn) = (v_mark.got_phase, v_mark.got_seqn) then
         return v_mark.got_count;
     end if;
     v_reach := pgps_internal.reach_of(spool, state);
@@ -125,6 +126,7 @@ declare
     v_spool pgps_internal.spool;
     v_state pgps_internal.spool_state;
     v_mark pgps_internal.spool_mark;
+    v_id bigint := (args ->> 'id')::bigint;
     v_place record;
     v_acked bigint;
 begin
@@ -132,7 +134,14 @@ begin
         pgps_internal.hold_client(v_member.client_id);
     v_spool := pgps_internal.spool_in_turn(v_member, args);
     v_mark := pgps_internal.mark_of(v_member.member_id);
-    v_place := pgps_internal.place_of(v_spool, v_mark, (args ->> 'id')::bigint);
+    if v_id is null and v_mark.got_count < 0 then
+        -- The newest call has returned less than one before it: see note_handed_out.
+        v_id := v_mark.got_id;
+        if v_id is null then
+            return 0;
+        end if;
+    end if;
+    v_place := pgps_internal.place_of(v_spool, v_mark, v_id);
     if v_place.phase = 'n' and v_mark.phase = 'r' and v_place.seqn <@ v_mark.had
         and v_mark.got_phase = 'r' then
         -- It was received before the replay began, and comes again after it.
@@ -149,7 +158,8 @@ begin
         <= (pgps_internal.phase_place(v_mark.phase), v_mark.seqn) then
         return 0;
     end if;
-    if v_place.phase = 'n' or (v_place.phase, v_place.seqn) <> (v_mark.got_phase, v_mark.got_seqn) then
+    if v_place.phase = 'n' or v_mark.got_count < 0
+            or (v_place.phase, v_place.seqn) <> (v_mark.got_phase, v_mark.got_seqn) then
         v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
     end if;
     v_acked := pgps_internal.count_handed_out(v_spool, v_state, v_mark, v_place.phase, v_place.seqn);
@@ -171,7 +181,9 @@ begin
     end if;
     v_mark.phase := v_place.phase;
     v_mark.seqn := v_place.seqn;
-    v_mark.got_count := greatest(v_mark.got_count - v_acked, 0);
+    if v_mark.got_count > 0 or pgps_internal.has_all(v_mark) then
+        v_mark.got_count := greatest(v_mark.got_count - v_acked, 0);
+    end if;
     perform pgps_internal.write_mark(v_mark);
     return v_acked;
 end

@@ -277,9 +277,9 @@ begin atomic
         'id', ack_spooled.id, 'session', ack_spooled.session)) #>> '{}')::bigint;
 end;
 comment on function pgps.ack_spooled(text, text, bigint, bigint) is
-'Acknowledges what a member has received, up to and including the delivery of that id (null: all of it); returns how
-many deliveries. Locks the member''s client until the transaction ends. Errors: 42704, 42501, 55000 not a member, 22023
-an id that it has not received, 08003, 25001.';
+'Acknowledges what a member has received, up to and including the delivery of that id (null: what its newest
+pgps.receive_spooled returned, and nothing else); returns how many deliveries. Locks the member''s client until the
+transaction ends. Errors: 42704, 42501, 55000 not a member, 22023 an id that it has not received, 08003, 25001.';
 
 grant execute on function
     pgps.spool(text, integer, jsonb, jsonb, text[], timestamptz, text, text, name),

@@ -26,6 +26,33 @@ comment on function pgps_internal.may_be_something(pgps_internal.spool_member, p
 'False when there is certainly nothing for a member: it is at the end, or its replay waits for dispatch. So whoever only
 looks takes no turn';
 
+create or replace function pgps_internal.has_all(mark pgps_internal.spool_mark) returns boolean
+language plpgsql immutable
+as $$
+begin
+    return ((has_all.mark).phase, (has_all.mark).seqn) = ((has_all.mark).got_phase, (has_all.mark).got_seqn);
+end
+$$;
+comment on function pgps_internal.has_all(pgps_internal.spool_mark) is
+'True when a member has acknowledged all that it was handed';
+
+create or replace function pgps_internal.is_to_get_nothing(
+    member pgps_internal.spool_member, mark pgps_internal.spool_mark
+) returns boolean
+language plpgsql
+as $$
+begin
+    if pgps_internal.may_be_something(is_to_get_nothing.member, is_to_get_nothing.mark) then
+        return false;
+    end if;
+    -- What an earlier call returned, and this one does not, is not to be acknowledged with what this one returns.
+    return pgps_internal.has_all(is_to_get_nothing.mark)
+        or (is_to_get_nothing.mark).got_count < 0 and (is_to_get_nothing.mark).got_id is null;
+end
+$$;
+comment on function pgps_internal.is_to_get_nothing(pgps_internal.spool_member, pgps_internal.spool_mark) is
+'True when there is certainly nothing for a member, and its mark says so already';
+
 create or replace function pgps_internal.spool_in_turn(member pgps_internal.spool_member, args jsonb)
 returns pgps_internal.spool
 language plpgsql
@@ -58,7 +85,7 @@ declare
     v_spool pgps_internal.spool;
     v_state pgps_internal.spool_state;
     v_mark pgps_internal.spool_mark;
-    v_parts pgps_internal.spooled_part[];
+    v_parts pgps_internal.spooled_part[] := '{}';
     v_part pgps_internal.spooled_part;
     v_portals text[] := '{}';
 begin
@@ -69,7 +96,7 @@ begin
     -- First it only looks. When there may be something it looks again with the turn: a cancellation, a replay, or
     -- another call for the same member may have come in between.
     v_mark := pgps_internal.mark_of(v_member.member_id);
-    if not pgps_internal.may_be_something(v_member, v_mark) then
+    if pgps_internal.is_to_get_nothing(v_member, v_mark) then
         return '{}';
     end if;
     perform pgps_internal.hold_client(v_member.client_id), pgps_internal.hold('h', v_member.member_id);
@@ -80,6 +107,7 @@ begin
         v_mark := pgps_internal.mark_of(v_member.member_id);
     end if;
     if not pgps_internal.may_be_something(v_member, v_mark) then
+        perform pgps_internal.note_handed_out(v_spool, v_state, v_mark, v_parts);
         return '{}';
     end if;
     if v_mark.phase <> 'r' and pgps_internal.next_replay(v_spool.spool_id, v_mark) is not null then
@@ -88,9 +116,7 @@ begin
     end if;
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
     v_parts := pgps_internal.parts_that_fit(v_spool, v_member, v_mark, v_state, v_max);
-    if v_parts <> '{}' then
-        perform pgps_internal.note_handed_out(v_spool, v_state, v_mark, v_parts);
-    end if;
+    perform pgps_internal.note_handed_out(v_spool, v_state, v_mark, v_parts);
     foreach v_part in array v_parts loop
         v_portals := v_portals || v_part.portal;
     end loop;
@@ -111,12 +137,17 @@ declare
     v_last pgps_internal.spooled_part := note_handed_out.parts[cardinality(note_handed_out.parts)];
     v_from bigint;
 begin
-    if (pgps_internal.phase_place(v_last.phase), v_last.seqn)
+    if v_last is null and pgps_internal.has_all(v_mark) then
+        return;
+    elsif v_last is null or (pgps_internal.phase_place(v_last.phase), v_last.seqn)
         <= (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
         -- The member gets the same messages again, or fewer of them: some may have been discarded since.
-        if (v_last.phase, v_last.seqn) = (v_mark.got_phase, v_mark.got_seqn)
-            and pgps_internal.count_of(note_handed_out.parts) <> v_mark.got_count then
-            v_mark.got_count := pgps_internal.count_of(note_handed_out.parts);
+        v_mark.got_id := v_last.id;
+        v_mark.got_count := case (v_last.phase, v_last.seqn) = (v_mark.got_phase, v_mark.got_seqn) when true
+            then pgps_internal.count_of(note_handed_out.parts)
+            else - greatest(pgps_internal.count_of(note_handed_out.parts), 1) end;
+        if (v_mark.got_id, v_mark.got_count) is distinct from
+            ((note_handed_out.mark).got_id, (note_handed_out.mark).got_count) then
             perform pgps_internal.write_mark(v_mark);
         end if;
         return;
@@ -145,4 +176,5 @@ end
 $$;
 comment on function pgps_internal.note_handed_out(
     pgps_internal.spool, pgps_internal.spool_state, pgps_internal.spool_mark, pgps_internal.spooled_part[]
-) is 'Notes up to where a member has been handed messages, and which of the new ones it ever had';
+) is 'Notes up to where a member has been handed messages, and which of the new ones it ever had. Where the newest call has
+returned less than one before it (parts; empty: nothing), got_count is negative, and got_id its last delivery, or null';

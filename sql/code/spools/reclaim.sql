@@ -332,7 +332,7 @@ begin
     insert into pgps_internal.turn (kind, id) select 'h', m from unnest(v_members) m on conflict do nothing;
     perform from pgps_internal.turn t where t.kind = 'h' and t.id = any (v_members) order by t.id for update;
     select min(case k.phase when 'n' then k.seqn else -9223372036854775808 end) into v_below
-    from unnest(v_members) m cross join lateral pgps_internal.mark_of(m) k where k.got_count > 0;
+    from unnest(v_members) m cross join lateral pgps_internal.mark_of(m) k where k.got_count <> 0;
     with older as (
         delete from pgps_internal.spool_gap g
         using (select g.gap_id from pgps_internal.spool_gap g

@@ -215,6 +215,66 @@ def test_behind_a_pooler_a_member_names_its_session(connect: Connect, spool: Spo
     call(other, "leave_group", spool.name, member.name, session=member.session)
 
 
+def test_without_an_id_what_the_newest_call_returned_is_acknowledged(spool: Spool, join: Join) -> None:
+    member = join()
+    spool.spool(1, 2, 3, 4)
+    ids = member.ids()
+    assert member.ack(ids[0]) == 1
+    assert [message for _, message, _ in member.received(1)] == [2]
+    assert member.ack() == 1
+    assert member.ack() == 0
+    assert [message for _, message, _ in member.received()] == [3, 4]
+    assert member.received(1) == [(3, 3, False)]
+    # An id reaches all that was ever returned.
+    assert member.ack(ids[3]) == 2
+    assert member.ack() == 0
+    spool.spool(5, 6)
+    assert len(member.received(1)) == 1
+    assert len(member.received()) == 2
+    assert member.ack() == 2
+    assert member.take() == []
+
+
+def test_without_an_id_nothing_is_acknowledged_when_the_newest_call_returned_nothing(spool: Spool, join: Join) -> None:
+    member = join()
+    spool.spool(1, 2)
+    ids = member.ids()
+    spool.call("spool_play_through", False)
+    assert member.received() == member.received() == []
+    assert member.ack() == 0
+    spool.call("spool_play_through", True)
+    assert member.received(1) == [(1, 1, False)]
+    spool.call("spool_play_through", False)
+    assert member.received() == []
+    assert member.ack() == 0
+    assert member.ack(ids[0]) == 1
+    spool.call("spool_play_through", True)
+    assert member.take() == [2]
+
+
+def test_without_an_id_a_part_of_a_replay_is_acknowledged(spool: Spool, join: Join) -> None:
+    spool.spool(1, 2, 3)
+    spool.pointer(2)
+    member = join(replay=True)
+    assert len(member.received()) == 4
+    for count, left in ((1, 3), (2, 1)):
+        assert len(member.received(count)) == count
+        assert member.ack() == count
+        assert len(member.received()) == left
+    assert member.take() == [3]
+
+
+def test_what_was_discarded_meanwhile_does_not_have_more_acknowledged(spool: Spool, join: Join) -> None:
+    member = join()
+    spool.spool(1, 2, 3, 4)
+    assert len(member.received()) == 4
+    assert len(member.received(2)) == 2
+    spool.discard(seqn="[2,2]")
+    spool.dispatch()
+    assert member.ack() <= 2
+    assert member.take() == [3, 4]
+
+
 def test_two_calls_for_one_member_take_turns(connect: Connect, spool: Spool, join: Join) -> None:
     member = join()
     spool.spool(1, 2)
