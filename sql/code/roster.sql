@@ -128,6 +128,7 @@ as $roster$
     ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
+    ('sweep', 'advertised', 'pgps_internal.sweep_advertised()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
     ('sweep', 'gaps', 'pgps_internal.sweep_gaps()'),
     ('sweep', 'dropped spools', 'pgps_internal.sweep_dropped()'),

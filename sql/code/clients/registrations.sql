@@ -323,10 +323,11 @@ begin atomic
 end;
 comment on function pgps.register_for_event(text, text, text, text, bigint) is
 'Registers a client for an event type, or for every type of a prefix that its owner may see, now and later (Ariel,
-section 3.1; types pgps_…: as with pgps.subscribe). mode: queued (events are kept until they are completed; a subscription underneath) or direct (events are
-pushed while the client is connected, see pgps.fetch_direct). style: handler or polling, only remembered. Registering
-again: a queued registration goes on where it stood, an invalid one becomes valid, another mode replaces it. Listen to
-the channels. Needs SELECT on the type. Errors: 42704, 42501, 22023, 08003, 25001.';
+section 3.1; types pgps_…: as with pgps.subscribe). mode: queued (events are kept until they are completed; a
+subscription underneath) or direct (events are pushed while the client is connected, see pgps.fetch_direct). style:
+handler or polling, only remembered. Registering again: a queued registration goes on where it stood, an invalid one
+becomes valid, another mode replaces it. Listen to the channels. Needs SELECT on the type. Errors: 42704, 42501, 22023,
+08003, 25001.';
 
 create or replace function pgps.unregister_for_event(client text, event_name text, session bigint = null) returns void
 language sql

@@ -47,8 +47,9 @@ end
 $$;
 comment on function pgps.subscribe(text, text, text, text, text, integer, text, integer, text, text) is
 'Subscribes the current role to an event type (paper, section 4.3), or to every type of a prefix it may see, now and
-later (''security*''; the types of pgps itself, pgps_…, only with a prefix that begins with pgps_). filter: any SQL predicate over the event and tables, run with the subscriber''s rights; null =
-every event; a null result is no match. scope: global asks for the events of other brokers over links; local gets what
+later (''security*''; the types of pgps itself, pgps_…, only with a prefix that begins with pgps_). filter: any SQL
+predicate over the event and tables, run with the subscriber''s rights; null = every event; a null result is no match.
+scope: global asks for the events of other brokers over links; local gets what
 is known here: what is published here, and what a global one has brought in. execute: the callback of an internal
 subscription: f, which takes an event, f(pgps_event.<type>) or f(record), or a batch, f(pgps_event.<type>[]); or
 f(price, symbol), SQL over the attributes; null = external (pgps.receive). priority: higher first. start: now (what

@@ -22,31 +22,37 @@ create or replace function pgps_internal.place_of(
 language plpgsql
 as $$
 declare
+    -- Where the newest call has returned less than one before it, got_id is the last that it has returned.
+    v_id bigint := coalesce(place_of.id, case when (place_of.mark).got_count < 0 then (place_of.mark).got_id end);
     v_message pgps_internal.spool_message;
 begin
-    if place_of.id is null or place_of.id = (place_of.mark).got_id and (place_of.mark).got_count >= 0 then
+    if (place_of.mark).got_count >= 0 and (v_id is null or v_id = (place_of.mark).got_id) then
         -- The last that was handed out may have been discarded meanwhile.
         phase := (place_of.mark).got_phase;
         seqn := (place_of.mark).got_seqn;
         return;
-    elsif place_of.id = (place_of.mark).replay_id then
+    elsif v_id is null then
+        phase := (place_of.mark).phase;
+        seqn := (place_of.mark).seqn;
+        return;
+    elsif v_id = (place_of.mark).replay_id then
         phase := 'm';
         seqn := 0;
         return;
     end if;
-    if place_of.id < 0 then
+    if v_id < 0 then
         -- The part of a gap that lies in a replay (see gap_part).
         select 'r', least(g.last_seqn, r.last_seqn) into phase, seqn
         from pgps_internal.spool_gap g, pgps_internal.spool_replay r
-        where r.replay_id = (place_of.mark).replay_id and g.gap_id = - place_of.id
+        where r.replay_id = (place_of.mark).replay_id and g.gap_id = - v_id
             and g.spool_id = (place_of.spool).spool_id and g.first_seqn <= r.last_seqn and g.last_seqn >= r.first_seqn;
         return;
     end if;
-    v_message := pgps_internal.stored(place_of.id);
+    v_message := pgps_internal.stored(v_id);
     if v_message.id is null then
         select g.spool_id, g.last_seqn into v_message.spool_id, v_message.seqn
-        from pgps_internal.spool_gap g where g.gap_id = place_of.id;
-        is_gone := not found and pgps_internal.may_be_gone(place_of.id);
+        from pgps_internal.spool_gap g where g.gap_id = v_id;
+        is_gone := not found and pgps_internal.may_be_gone(v_id);
     end if;
     if v_message.spool_id = (place_of.spool).spool_id then
         seqn := v_message.seqn;
@@ -57,8 +63,8 @@ begin
 end
 $$;
 comment on function pgps_internal.place_of(pgps_internal.spool, pgps_internal.spool_mark, bigint) is
-'Where in what a member gets a delivery is; nulls for one that is not known. id null: the last that was handed out.
-is_gone: it may have been discarded since, and its space was given back';
+'Where in what a member gets a delivery is; nulls for one that is not known. id null: the last that the newest
+call handed out. is_gone: it may have been discarded since, and its space was given back';
 
 create or replace function pgps_internal.checkpoints_between(
     spool pgps_internal.spool, checkpoints_upto bigint, after_seqn bigint, upto bigint
@@ -126,7 +132,6 @@ declare
     v_spool pgps_internal.spool;
     v_state pgps_internal.spool_state;
     v_mark pgps_internal.spool_mark;
-    v_id bigint := (args ->> 'id')::bigint;
     v_place record;
     v_acked bigint;
 begin
@@ -134,22 +139,14 @@ begin
         pgps_internal.hold_client(v_member.client_id);
     v_spool := pgps_internal.spool_in_turn(v_member, args);
     v_mark := pgps_internal.mark_of(v_member.member_id);
-    if v_id is null and v_mark.got_count < 0 then
-        -- The newest call has returned less than one before it: see note_handed_out.
-        v_id := v_mark.got_id;
-        if v_id is null then
-            return 0;
-        end if;
-    end if;
-    v_place := pgps_internal.place_of(v_spool, v_mark, v_id);
+    v_place := pgps_internal.place_of(v_spool, v_mark, (args ->> 'id')::bigint);
     if v_place.phase = 'n' and v_mark.phase = 'r' and v_place.seqn <@ v_mark.had
         and v_mark.got_phase = 'r' then
         -- It was received before the replay began, and comes again after it.
         return 0;
     end if;
     if v_place.is_gone then
-        -- Discarded: nothing is left of it that could be acknowledged.
-        return 0;
+        return 0;  -- Discarded: nothing is left of it that could be acknowledged.
     elsif v_place.phase is null or (pgps_internal.phase_place(v_place.phase), v_place.seqn)
         > (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
         raise exception 'member "%" has received no delivery %', args ->> 'member', args ->> 'id'
@@ -181,9 +178,7 @@ begin
     end if;
     v_mark.phase := v_place.phase;
     v_mark.seqn := v_place.seqn;
-    if v_mark.got_count > 0 or pgps_internal.has_all(v_mark) then
-        v_mark.got_count := greatest(v_mark.got_count - v_acked, 0);
-    end if;
+    v_mark.got_count := greatest(v_mark.got_count - v_acked, least(v_mark.got_count, 0));
     perform pgps_internal.write_mark(v_mark);
     return v_acked;
 end

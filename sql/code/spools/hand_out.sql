@@ -176,5 +176,5 @@ end
 $$;
 comment on function pgps_internal.note_handed_out(
     pgps_internal.spool, pgps_internal.spool_state, pgps_internal.spool_mark, pgps_internal.spooled_part[]
-) is 'Notes up to where a member has been handed messages, and which of the new ones it ever had. Where the newest call has
+) is 'Notes up to where a member has been handed messages, and which of the new ones it ever had. Where the newest call
 returned less than one before it (parts; empty: nothing), got_count is negative, and got_id its last delivery, or null';

@@ -1,6 +1,7 @@
 -- Advertisements: who has announced to publish what. A publication checks it by a privilege that serves no other
--- purpose (REFERENCES on the log, in a schema that nobody may use): that takes 1 us, a look-up in the table 11.
--- Locks: the event type's row.
+-- purpose (REFERENCES on the log, in a schema that nobody may use): that takes 1 us, a look-up in the table 11, which
+-- is made when the privilege is not there. So who advertises waits for nobody: the privilege may come later.
+-- Locks: the event type's row, which advertise does not wait for.
 -- Writes: advertisement.
 
 create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
@@ -23,6 +24,43 @@ comment on function pgps_internal.require_advertised(integer, oid) is
 'Raises 55000 unless publisher, or a role whose rights it inherits, has advertised the type (a superuser must do so
 itself)';
 
+create or replace function pgps_internal.grant_advertised(event_type pgps_internal.event_type, role name) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- The row lock puts GRANTs on one log in turn, of which two at the same time fail. Who registers for direct events
+    -- has it, too.
+    perform from pgps_internal.event_type t where t.type_id = (grant_advertised.event_type).type_id
+    for no key update skip locked;
+    if found then
+        execute format('grant references on %s to %I', (grant_advertised.event_type).log, grant_advertised.role);
+    end if;
+end
+$$;
+comment on function pgps_internal.grant_advertised(pgps_internal.event_type, name) is
+'Grants a role that has advertised an event type the privilege that tells it, unless somebody has the event type''s row
+locked';
+
+create or replace function pgps_internal.sweep_advertised() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.grant_advertised(x.t, x.rolname)
+    from (select t, r.rolname from pgps_internal.advertisement a
+        join pgps_internal.event_type t using (type_id)
+        join pg_roles r on r.oid = a.role::oid
+        where not has_table_privilege(r.oid, t.log, 'references')
+            and not exists (select from pgps_internal.composite c where c.type_id = t.type_id)
+            -- Nobody who changes the type is waited for.
+            and pgps_internal.try_lock(t.log, 'access share')
+        offset 0) x;
+end
+$$;
+comment on function pgps_internal.sweep_advertised() is
+'Grants roles that have advertised the privilege that tells it, where they could not have it then; called by reclaim';
+
 create or replace function pgps_internal.do_advertise(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -41,12 +79,10 @@ begin
             where a.type_id = v_type.type_id and a.role = quote_ident(caller)::regrole) then
         return;
     end if;
-    -- The row lock serialises this: two concurrent GRANTs on one table fail.
-    perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
     insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole)
         on conflict do nothing;
     if found and not v_is_composite then
-        execute format('grant references on %s to %I', v_type.log, caller);
+        perform pgps_internal.grant_advertised(v_type, caller);
     end if;
 end
 $$;
