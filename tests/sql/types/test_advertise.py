@@ -48,7 +48,11 @@ def test_who_advertises_waits_for_nobody_who_registers_for_direct_events(
     client = Client(sitting, name("client"))
     sitting.commit()
     client.register(tick, "direct")  # and stays in its transaction
-    call(session, "advertise", tick)
+    try:
+        call(session, "advertise", tick)
+    except psycopg.Error:
+        sitting.rollback()
+        raise
     publish(session, tick, 1)
     call(session, "advertise", tick)
     publish(session, tick, 2)
