@@ -226,6 +226,18 @@ $$;
 comment on function pgps_internal.drop_rules_coupled_to(pgps_internal.event_type) is
 'Drops the rules in publishers'' transactions about a type';
 
+create or replace function pgps_internal.idle_couplings() returns setof regclass
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select t.log from pgps_internal.event_type t
+    join pg_trigger g on g.tgrelid = t.log and g.tgname = 'pgps_coupling' and g.tgparentid = 0
+    where not exists (select from pgps_internal.coupled_rule r join pgps_internal.event_type x using (type_id),
+        pgps_internal.types_of_rule(x) w where w.type_id = t.type_id)
+$$;
+comment on function pgps_internal.idle_couplings() is
+'The logs with a trigger for rules in publishers'' transactions of which none is left';
+
 create or replace function pgps_internal.sweep_coupling() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -234,13 +246,10 @@ declare
     v_log regclass;
 begin
     -- Publishers are not made to wait for a trigger that does nothing: another time will do.
-    for v_log in
-        select t.log from pgps_internal.event_type t
-        join pg_trigger g on g.tgrelid = t.log and g.tgname = 'pgps_coupling' and g.tgparentid = 0
-        where not exists (select from pgps_internal.coupled_rule r join pgps_internal.event_type x using (type_id),
-            pgps_internal.types_of_rule(x) w where w.type_id = t.type_id)
-    loop
-        if pgps_internal.try_lock(v_log) then
+    for v_log in select pgps_internal.idle_couplings() loop
+        continue when not pgps_internal.try_lock(v_log);
+        -- Looked at again, now that the log is locked: somebody may have made such a rule meanwhile.
+        if v_log in (select pgps_internal.idle_couplings()) then
             execute format('drop trigger pgps_coupling on %s', v_log);
         end if;
     end loop;

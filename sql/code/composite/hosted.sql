@@ -186,15 +186,25 @@ comment on function pgps_internal.drop_hosted(pgps_internal.hosted_part) is
 
 create or replace function pgps_internal.sweep_hosted() returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set lock_timeout = '100ms'
 as $$
+declare
+    v_hosted pgps_internal.hosted_part;
 begin
     -- A neighbour that was restored asks again, in its new epoch, for what it knows of.
-    perform pgps_internal.drop_hosted(h)
-    from pgps_internal.hosted_part h
-    join pgps_internal.neighbour n on n.broker_id = h.broker_id and n.neighbour_id <> h.neighbour_id
-    where pgps_internal.is_up(n.neighbour_id)
-        and exists (select from pgps_internal.attached a where a.neighbour_id = n.neighbour_id and a.is_live);
+    for v_hosted in
+        select h.* from pgps_internal.hosted_part h
+        join pgps_internal.neighbour n on n.broker_id = h.broker_id and n.neighbour_id <> h.neighbour_id
+        where pgps_internal.is_up(n.neighbour_id)
+            and exists (select from pgps_internal.attached a where a.neighbour_id = n.neighbour_id and a.is_live)
+    loop
+        begin
+            perform pgps_internal.drop_hosted(v_hosted);
+        exception when lock_not_available or undefined_object then
+            -- Somebody uses it, or is dropping it: the next time.
+            null;
+        end;
+    end loop;
 end
 $$;
 comment on function pgps_internal.sweep_hosted() is

@@ -211,7 +211,9 @@ begin
         if v_over.depth <= v_over.max_backlog then
             update pgps_internal.backlog_limit l set is_resting = false
                 where l.subscription_id = v_over.subscription_id;
-        elsif not pgps_internal.try_subscription(v_over.subscription_id) then
+        elsif not pgps_internal.try_subscription(v_over.subscription_id)
+            or exists (select from pgps_internal.member m where m.subscription_id = v_over.subscription_id
+                and not pgps_internal.hold_type(m.type_id)) then
             continue;
         elsif v_over.on_backlog = 'suspend' then
             update pgps_internal.subscription s set state = 'suspended',

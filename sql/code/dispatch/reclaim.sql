@@ -80,6 +80,9 @@ begin
         continue when not pgps_internal.are_past(v_segments, reclaim_batches.low);
         -- All of a number go together, or none: what a session uses refers to the others.
         continue when not (select bool_and(pgps_internal.try_lock(s)) from unnest(v_segments) s);
+        -- Their deliveries are archived, so these types must stay.
+        continue when exists (select from pgps_internal.queue q
+            where q.kind = 'out' and q.auditable and not pgps_internal.hold_type(q.type_id));
         -- Looked at again, now that they are locked: a subscription may have gone back to these batches meanwhile.
         continue when not pgps_internal.are_past(v_segments, least(pgps_internal.kept_batch(), reclaim_batches.low));
         for v_n in 1..cardinality(v_ledgers) loop

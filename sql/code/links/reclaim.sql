@@ -4,7 +4,7 @@
 -- Writes: activation, arrival, shipment.
 
 create or replace function pgps_internal.lowest_event() returns bigint
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -13,13 +13,18 @@ declare
     v_lowest bigint;
 begin
     for v_type in select t.* from pgps_internal.event_type t loop
+        if not pgps_internal.try_lock(v_type.log, 'access share') then
+            continue when not exists (select from pg_class c where c.oid = v_type.log);
+            return 0;
+        end if;
         execute format('select min(l.event_id) from %s l', v_type.log) into v_event;
         v_lowest := least(v_lowest, v_event);
     end loop;
     return v_lowest;
 end
 $$;
-comment on function pgps_internal.lowest_event() is 'The lowest event id in any log; null when all are empty';
+comment on function pgps_internal.lowest_event() is 'The lowest event id in any log; null when all are empty, 0 when somebody has one of them locked. The others are locked
+until the transaction ends.';
 
 create or replace function pgps_internal.stop_answering() returns boolean
 language plpgsql

@@ -204,8 +204,9 @@ begin
     for v_load in select l.* from pgps_internal.load l
         where l.created_at < pgps_internal.clock() - pgps_internal.setting('load_retention')::interval
         for update skip locked loop
-        continue when not pgps_internal.try_lock(v_load.relation);
-        execute format('drop table %s', v_load.relation);
+        v_left := to_regclass(v_load.relation);
+        continue when v_left is not null and not pgps_internal.try_lock(v_left);
+        execute format('drop table if exists %s', v_load.relation);
         delete from pgps_internal.load l where l.name = v_load.name;
     end loop;
     -- Tables of loads whose event types were dropped meanwhile, or that were in use when they were given up. Names are

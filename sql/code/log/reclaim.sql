@@ -3,7 +3,8 @@
 -- that have something to keep, to carry over or to reclaim of their own.
 -- Locks: access exclusive on one segment, NOWAIT: an open transaction that wrote to it prevents that, an unrelated long
 -- one does not; a segment that cannot be locked is left for the next call. Only one session reclaims: share update
--- exclusive on the table installation.
+-- exclusive on the table installation. Access share, NOWAIT, on the logs of the types that are listed and then looked
+-- into, so that nobody drops them in between.
 -- Writes: trimmed; by name: segments of logs and ledgers, events kept aside, archives.
 
 create or replace function pgps_internal.has_undelivered(type_id integer) returns boolean
@@ -106,13 +107,27 @@ begin
         return false;
     end if;
     execute format('lock table only %s in %s mode nowait', v_name, try_lock.mode);
-    return true;
+    -- Another one may have got its name meanwhile.
+    return to_regclass(v_name) = try_lock.relation;
 exception when lock_not_available or undefined_table then
     return false;
 end
 $$;
 comment on function pgps_internal.try_lock(regclass, text) is
 'Locks a table, usually a segment that is to be truncated; false when another session uses it, or has dropped it';
+
+create or replace function pgps_internal.hold_type(type_id integer) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from pgps_internal.event_type t where t.type_id = hold_type.type_id
+        and pgps_internal.try_lock(t.log, 'access share'));
+end
+$$;
+comment on function pgps_internal.hold_type(integer) is
+'Locks the log of an event type, so that nobody drops or alters the type before the transaction ends; false when
+somebody is doing so, or has dropped it: what was to be done with it is left for the next time';
 
 create or replace function pgps_internal.reclaim_log(event_type pgps_internal.event_type) returns bigint
 language plpgsql
@@ -132,7 +147,8 @@ declare
 begin
     for v_slot in 0..3 loop
         v_segment := to_regclass(pgps_internal.segment_name((reclaim_log.event_type).name, v_slot));
-        continue when v_segment is null or v_slot = v_current or pg_relation_size(v_segment) = 0;
+        continue when v_slot = v_current or coalesce(pg_relation_size(v_segment), 0) = 0;
+        exit when not pgps_internal.hold_type((reclaim_log.event_type).type_id);
         v_low := coalesce(v_low, pgps_internal.kept_batch((reclaim_log.event_type).type_id));
         continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
         continue when not pgps_internal.may_truncate();
@@ -191,8 +207,9 @@ comment on function pgps_internal.reclaim_ledger(text, bigint, bigint) is
 not in; what must outlive them is carried over first';
 
 create or replace function pgps_internal.logs_use(slot integer) returns boolean
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql
+-- A look at a size waits for who has the segment locked.
+set search_path = pg_catalog, pg_temp set lock_timeout = '100ms'
 as $$
 declare
     v_type pgps_internal.event_type;
@@ -202,6 +219,9 @@ begin
     for v_type in select t.* from pgps_internal.event_type t loop
         v_segment := to_regclass(pgps_internal.segment_name(v_type.name, logs_use.slot));
         if pg_relation_size(v_segment) > 0 then
+            if not pgps_internal.try_lock(v_segment, 'access share') then
+                return true;
+            end if;
             execute format('select exists (select from %s)', v_segment) into v_any;
             if v_any then
                 return true;
@@ -209,11 +229,13 @@ begin
         end if;
     end loop;
     return false;
+exception when lock_not_available then
+    return true;
 end
 $$;
 comment on function pgps_internal.logs_use(integer) is
-'True while the segment of this number has events in any log: their statements are in the same one of the control
-queue';
+'True while the segment of this number has events in any log, or somebody has one of them locked: their statements are
+in the same one of the control queue';
 
 create or replace function pgps_internal.reclaim_beside_logs(ledger text, further integer) returns void
 language plpgsql
@@ -239,7 +261,7 @@ comment on function pgps_internal.reclaim_beside_logs(text, integer) is
 the events may lie in, too';
 
 create or replace function pgps_internal.control_is_past(segment regclass) returns boolean
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -258,6 +280,9 @@ begin
         where pgps_internal.log_segment_start(c.lo) < pgps_internal.log_segment_start(c.hi)
             and exists (select from pg_class k where k.oid = t.log)', control_is_past.segment)
     loop
+        if not pgps_internal.try_lock(v_statement.log, 'access share') then
+            return false;
+        end if;
         execute format('select exists (select from %s l where l.event_id >= $1 and l.event_id <= $2)', v_statement.log)
         using v_statement.lo, v_statement.hi into v_needed;
         if v_needed then
@@ -269,7 +294,7 @@ end
 $$;
 comment on function pgps_internal.control_is_past(regclass) is
 'True when no statement in a segment of the control queue waits for dispatch, or has events that lie in another
-segment of a log';
+segment of a log; false when somebody has such a log locked';
 
 create or replace function pgps_internal.reclaim_control() returns bigint
 language plpgsql

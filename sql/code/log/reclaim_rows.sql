@@ -1,6 +1,6 @@
 -- What reclaim deletes row by row: events kept for subscriptions that need them no more, and rows about things that are
 -- over.
--- Locks: the rows that are deleted.
+-- Locks: the rows that are deleted; access share, NOWAIT, on the logs of types.
 -- Writes: delivered, discarded, former, receipt; by name: segments of logs and ledgers, events kept aside, archives.
 
 create or replace function pgps_internal.reclaim_kept(event_type pgps_internal.event_type) returns void
@@ -8,10 +8,11 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_kept regclass := format('pgps_internal.%I', (reclaim_kept.event_type).name || '_kept');
+    v_kept regclass := to_regclass(format('pgps_internal.%I', (reclaim_kept.event_type).name || '_kept'));
     v_shared bigint[];
 begin
-    if pg_relation_size(v_kept) = 0 then
+    if coalesce(pg_relation_size(v_kept), 0) = 0
+        or not pgps_internal.hold_type((reclaim_kept.event_type).type_id) then
         return;
     end if;
     -- The subscriptions whose consumers share the type: share has no index by event alone, so it is searched
@@ -66,7 +67,7 @@ begin
     select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
     from pgps_internal.queue q
     where q.type_id = (reclaim_rows_of.event_type).type_id and q.kind in ('in', 'out') and q.auditable;
-    if v_retention is not null then
+    if v_retention is not null and pgps_internal.hold_type((reclaim_rows_of.event_type).type_id) then
         execute format('delete from pgps_internal.%I a where a.pgps_published_at < pgps_internal.clock() - $1',
             (reclaim_rows_of.event_type).name || '_audit') using v_retention;
     end if;

@@ -140,7 +140,7 @@ begin
     end if;
     perform pgps_internal.put_into_lane(t.signature, coalesce((pgps_internal.last_batch()).batch_id, 0),
         'another one has held up the dispatcher')
-    from pgps_internal.to_be_settled t;
+    from pgps_internal.to_be_settled t where pgps_internal.hold_type((t.signature).type_id);
     for v_unasked in
         select u.* from pgps_internal.unasked u where u.signature_id = any (v_free) order by u.place
     loop
@@ -157,6 +157,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp set lock_timeout = '20ms'
 as $$
 begin
+    if exists (select from pgps_internal.signature g where g.signature_id = (settle.unasked).signature_id
+            and not pgps_internal.hold_type(g.type_id)) then
+        return;
+    end if;
     perform pgps_internal.move_to_lane(g, (settle.unasked).from_batch,
         coalesce((pgps_internal.last_batch()).batch_id, 0), 'has held up the dispatcher')
     from pgps_internal.signature g where g.signature_id = (settle.unasked).signature_id;
@@ -167,7 +171,7 @@ end
 $$;
 comment on function pgps_internal.settle(pgps_internal.unasked) is
 'Puts a form of filter into the lane of its role, which catches up with what came since it was asked last; nothing when
-somebody still has it locked';
+somebody still has it, or its event type, locked';
 
 create or replace function pgps_internal.low_of_unasked(type_id integer) returns bigint
 language plpgsql stable

@@ -90,6 +90,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_most integer := pgps_internal.setting('dispatch_filters')::integer;
+    v_held integer[];
     v_moved integer[];
 begin
     if not exists (select from pgps_internal.signature g where not g.in_lane
@@ -99,13 +100,16 @@ begin
     elsif not pgps_internal.try_lock('pgps_internal.batch', 'share row exclusive') then
         return;
     end if;
+    v_held := array(select t.type_id from (select distinct g.type_id from pgps_internal.signature g where not g.in_lane
+        group by g.type_id, g.owner having count(*) > v_most) t where pgps_internal.hold_type(t.type_id));
     perform pgps_internal.open_lane(o.owner) from (
         select g.owner from pgps_internal.signature g where not g.in_lane and g.owner::text <> g.owner::oid::text
         group by g.type_id, g.owner having count(*) > v_most) o;
     with placed as (
         select g.signature_id, row_number() over (partition by g.type_id, g.owner order by g.signature_id) as place
         from pgps_internal.signature g
-        where not g.in_lane and exists (select from pgps_internal.lane l where l.owner = g.owner)
+        where not g.in_lane and g.type_id = any (v_held)
+            and exists (select from pgps_internal.lane l where l.owner = g.owner)
     ),
     moved as (
         update pgps_internal.signature g
