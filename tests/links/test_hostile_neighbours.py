@@ -71,6 +71,26 @@ def stranger(brokers: Brokers, connect: Connect, role: Callable[..., str]) -> St
     return Stranger(here, connect, linker)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"broker": "x"}, 'id of a broker "x"'),
+        ({"broker": None}, "null"),
+        ({"epoch": "soon"}, 'epoch of a broker "soon"'),
+        ({"epoch": None}, "null"),
+        ({"name": "n" * 64}, "nnn"),
+        ({"name": "a\nb"}, "control characters"),
+        ({"name": ""}, "1 to 63 bytes"),
+    ],
+)
+def test_who_does_not_say_what_a_broker_says_is_no_neighbour(
+    stranger: Stranger, wrong: dict[str, str | None], said: str
+) -> None:
+    with refused("22023", said) as caught:
+        call(stranger.session, "link_open", json.dumps({**stranger.identity, **wrong}), "receive")
+    assert len(str(caught.value.diag.message_primary)) < 200
+
+
 def waiting(session: psycopg.Connection, watch: psycopg.Connection, statement: str) -> threading.Thread:
     """Execute a statement that waits for somebody, in a thread; returns when it waits."""
     thread = threading.Thread(target=rows, args=(session, statement))

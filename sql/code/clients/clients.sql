@@ -13,7 +13,7 @@ declare
 begin
     select c.* into v_client from pgps_internal.client c where c.name = pgps_internal.fold(find_client.name);
     if not found then
-        raise exception 'client "%" does not exist', find_client.name
+        raise exception 'client "%" does not exist', pgps_internal.fold(find_client.name)
         using errcode = '42704', hint = 'See pgps.clients; it is made by: select * from pgps.connect_client(name).';
     elsif not pg_has_role(find_client.caller, v_client.owner::oid, 'usage') then
         raise exception 'client "%" belongs to role %', v_client.name, v_client.owner

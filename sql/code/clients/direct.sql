@@ -84,6 +84,10 @@ declare
     v_part pgps_internal.handed[];
     v_handed pgps_internal.handed[] := '{}';
 begin
+    if args ->> 'notes' is null then
+        raise exception 'the notes are null' using errcode = '22023',
+            hint = 'Give the payloads of notifications as they came.';
+    end if;
     for v_note in select n.note from jsonb_array_elements_text(args -> 'notes') with ordinality n(note, place)
         order by n.place loop
         v_place := v_place + 1;

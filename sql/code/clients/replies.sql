@@ -104,6 +104,12 @@ declare
     v_after bigint := coalesce((args ->> 'after')::bigint, 0);
     v_max integer := pgps_internal.limit_of(args, 'max_rows');
 begin
+    if v_after < 0 then
+        raise exception 'invalid after %', v_after using errcode = '22023',
+            hint = 'Give the number of the last row that came, 0 for the first rows.';
+    end if;
+    -- No reply has so many rows, and nothing behind this can be added up.
+    v_after := least(v_after, 9223372036854775807 - v_max - 1000);
     return array(
         select u.payload
         from pgps_internal.reply p

@@ -13,7 +13,7 @@ begin
     select c.* into v_composite from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
     where t.name = v_name;
     if not found then
-        raise exception 'composite event "%" does not exist', find_composite.name using errcode = '42704',
+        raise exception 'composite event "%" does not exist', v_name using errcode = '42704',
             hint = 'See pgps.composite_events, or create it with pgps.create_composite_event(name, expression).';
     elsif not pg_has_role(find_composite.caller, 'pgps_admin', 'usage')
         and not coalesce((select pg_has_role(find_composite.caller, r.oid, 'usage') from pg_roles r

@@ -31,11 +31,12 @@ begin
         raise exception '% "%" is less than nothing', write_span.what, write_span.span using errcode = '22023',
             hint = 'Give a duration above zero, or leave it out.';
     end if;
+    perform pgps_internal.check_age(write_span.span, write_span.what);
     return (extract(epoch from write_span.span) * 1000000)::bigint || ' us';
 end
 $$;
 comment on function pgps_internal.write_span(interval, text) is
-'A duration as the detector reads it; null for null. Errors: 22023 with months, or below zero';
+'A duration as the detector reads it; null for null. Errors: 22023 with months, below zero, or above 1000 years';
 
 create or replace function pgps_internal.given_of(args jsonb) returns jsonb
 language sql stable

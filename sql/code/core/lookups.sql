@@ -43,8 +43,8 @@ begin
 end
 $$;
 comment on function pgps_internal.check_age(interval, text) is
-'Raises 22023 for an age that cannot be subtracted from the time: whoever looks for what is older would fail, a batch or
-reclaim for all. what: for the message';
+'Raises 22023 for an age that cannot be subtracted from the time, or added to it: whoever looks for what is older would
+fail, a batch or reclaim for all. what: for the message';
 
 create or replace function pgps_internal.check_name(name text, what text) returns text
 language plpgsql immutable
@@ -80,7 +80,7 @@ declare
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
     if not found then
-        raise exception 'event type "%" does not exist', find_type.name
+        raise exception 'event type "%" does not exist', v_name
         using errcode = '42704',
             hint = 'See pgps.event_types, or create it with pgps.create_event_type(name, attributes).';
     end if;
@@ -101,7 +101,7 @@ declare
 begin
     select s.* into v_subscription from pgps_internal.subscription s where s.name = v_name and not s.is_hidden;
     if not found then
-        raise exception 'subscription "%" does not exist', find_subscription.name
+        raise exception 'subscription "%" does not exist', v_name
         using errcode = '42704', hint = 'See pgps.subscriptions, or create it with pgps.subscribe(name, event_type).';
     elsif v_subscription.owner::text = v_subscription.owner::oid::text then
         -- regrole prints the bare OID of a role that was dropped.

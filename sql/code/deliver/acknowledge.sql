@@ -175,6 +175,7 @@ begin
         raise exception 'invalid retry_in %', put_back.retry_in using errcode = '22023',
             hint = 'Give a positive interval, or null.';
     end if;
+    perform pgps_internal.check_age(put_back.retry_in, 'retry_in');
     v_failed := case (put_back.subscription).handler when 'any'
         then pgps_internal.release(put_back.subscription, put_back.event_ids, put_back.consumer)
         else pgps_internal.received_of(put_back.subscription, put_back.event_ids, put_back.consumer) end;

@@ -52,6 +52,10 @@ begin
                 order by u.place))', v_function, call_back.type_id)
         using v_ids;
     end if;
+    if pg_catalog.to_regproc(v_function) is null then
+        raise exception 'the callback has dropped its own subscription "%"', (call_back.subscription).name
+        using errcode = '55000', hint = 'Drop it, or its event type, from outside of its callback.';
+    end if;
     -- From here on nothing depends on search_path, which the callback may have changed: check_settings raises then, and
     -- the rollback restores it.
     if is_last then

@@ -18,7 +18,7 @@ begin
     end if;
     v_type := pgps_internal.find_type(args ->> 'event_type');
     if v_name is not null and not exists (select from pgps_internal.subscription s where s.name = v_name) then
-        raise exception 'subscription "%" does not exist', args ->> 'subscription' using errcode = '42704',
+        raise exception 'subscription "%" does not exist', v_name using errcode = '42704',
             hint = 'See pgps.subscriptions.';
     elsif not pg_has_role(caller, 'pgps_admin', 'usage') and not exists (
             select from pgps_internal.subscription s join pgps_internal.member m using (subscription_id)

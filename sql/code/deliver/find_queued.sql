@@ -106,7 +106,7 @@ begin
     end if;
     select q.* into v_queue from pgps_internal.queue q where q.name = pgps_internal.fold(args ->> 'queue');
     if not found then
-        raise exception 'queue "%" does not exist', args ->> 'queue'
+        raise exception 'queue "%" does not exist', pgps_internal.fold(args ->> 'queue')
         using errcode = '42704', hint = 'Queues are named <event type>_in, _out and _exception; see pgps.queues.';
     end if;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_queue.type_id;

@@ -57,7 +57,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not exists (select from pgps_internal.link l where l.name = pgps_internal.fold(require_link.name)) then
-        raise exception 'link "%" does not exist', require_link.name
+        raise exception 'link "%" does not exist', pgps_internal.fold(require_link.name)
         using errcode = '42704', hint = 'See pgps.links.';
     end if;
 end

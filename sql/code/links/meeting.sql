@@ -11,7 +11,17 @@ declare
         when check_peer.peer ->> 'state' <> 'active' then coalesce(check_peer.peer ->> 'name', '') end;
     v_is_put_back boolean;
 begin
-    if v_restored is not null then
+    if not pg_input_is_valid(check_peer.peer ->> 'broker', 'uuid') or check_peer.peer ->> 'broker' is null then
+        raise exception 'invalid id of a broker "%"', left(coalesce(check_peer.peer ->> 'broker', 'null'), 100)
+        using errcode = '22023', hint = 'Give what pgps.link_identity() says there.';
+    elsif not pg_input_is_valid(check_peer.peer ->> 'epoch', 'integer') or check_peer.peer ->> 'epoch' is null then
+        raise exception 'invalid epoch of a broker "%"', left(coalesce(check_peer.peer ->> 'epoch', 'null'), 100)
+        using errcode = '22023', hint = 'Give what pgps.link_identity() says there.';
+    elsif coalesce(check_peer.peer ->> 'name', '') = '' or octet_length(check_peer.peer ->> 'name') > 63
+        or check_peer.peer ->> 'name' ~ '[[:cntrl:]]' then
+        raise exception 'invalid name of a broker "%"', left(coalesce(check_peer.peer ->> 'name', 'null'), 100)
+        using errcode = '22023', hint = 'A name has 1 to 63 bytes and no control characters.';
+    elsif v_restored is not null then
         -- With the same incarnation the files of the server were put back, and there is no other one that lives on.
         v_is_put_back := case when (check_peer.me).state <> 'active'
             then (check_peer.me).incarnation = pgps_internal.link_incarnation()
@@ -33,7 +43,8 @@ begin
 end
 $$;
 comment on function pgps_internal.check_peer(jsonb, pgps_internal.broker) is
-'Raises when two brokers cannot be linked: 55000 restored or cloned, 22023 the same one, 0A000 another protocol';
+'Raises when two brokers cannot be linked: 22023 no id, epoch or name of a broker, or the same one, 55000 restored or cloned,
+0A000 another protocol';
 
 create or replace function pgps_internal.served_link(caller name, name text) returns pgps_internal.link
 language plpgsql stable
@@ -226,7 +237,7 @@ says there. duty: send, receive, or look (only whether it may). link: the link''
 needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker. Returns neighbour, name,
 taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on); only gone
 (true) when peer says draining and this broker has dropped the link already. Errors: 42501, 22023 the broker itself,
-42710 a second link to it, 54000 more brokers under one role than link_neighbours, 55000 restored or cloned, 0A000
+or no broker, 42710 a second link to it, 54000 more brokers under one role than link_neighbours, 55000 restored or cloned, 0A000
 another protocol.';
 
 create or replace function pgps_internal.do_link_refused(caller name, args jsonb) returns void

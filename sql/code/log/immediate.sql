@@ -322,7 +322,7 @@ begin
         perform pgps_internal.note_ids(v_type, v_publisher, publish_as.producer, v_numbers, v_after);
     end if;
     return pgps_internal.id_of_number(v_type.type_id, v_publisher, publish_as.producer,
-        publish_as.producer_seq + v_count - 1);
+        publish_as.producer_seq + (v_count - 1));
 end
 $$;
 comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, jsonb) is

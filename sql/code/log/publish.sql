@@ -94,7 +94,7 @@ as $$
 declare
     v_claimed bigint[];
 begin
-    if claim_numbers.first > 9223372036854775807 - claim_numbers.count then
+    if claim_numbers.first > 9223372036854775807 - greatest(claim_numbers.count - 1, 0) then
         raise exception 'there are no % numbers from % on', claim_numbers.count, claim_numbers.first
         using errcode = '22023', hint = 'Numbers of a producer are bigint: begin with a smaller one.';
     end if;
@@ -174,7 +174,7 @@ begin
         v_numbers := pgps_internal.claim_numbers(v_type.type_id, v_publisher, args ->> 'producer', v_first, v_count);
         if v_numbers = '{}' then
             return jsonb_build_object('numbers', v_numbers, 'event_id', pgps_internal.id_of_number(v_type.type_id,
-                v_publisher, args ->> 'producer', v_first + v_count - 1));
+                v_publisher, args ->> 'producer', v_first + (v_count - 1)));
         end if;
     end if;
     return jsonb_build_object('name', v_type.name, 'visibility', v_visibility, 'numbers', v_numbers,
@@ -193,7 +193,7 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
     v_publisher regrole := quote_ident(caller)::regrole;
-    v_last bigint := (args ->> 'producer_seq')::bigint + (args ->> 'count')::integer - 1;
+    v_last bigint := (args ->> 'producer_seq')::bigint + ((args ->> 'count')::integer - 1);
     v_numbers bigint[];
 begin
     if not has_table_privilege(caller, v_type.endpoint, 'insert') then
@@ -265,7 +265,7 @@ begin atomic
     select case when cardinality(numbers) = jsonb_array_length(payload) then payload
         else (select to_jsonb(array_agg(e.object order by e.place))
             from jsonb_array_elements(payload) with ordinality e(object, place)
-            where first + e.place - 1 = any (numbers)) end;
+            where first + (e.place - 1) = any (numbers)) end;
 end;
 comment on function pgps._numbered(jsonb, bigint, bigint[]) is
 'The objects of an array, numbered from first on, that have one of these numbers';

@@ -13,7 +13,8 @@ declare
 begin
     select n.* into v_network from pgps_internal.network n where n.name = pgps_internal.fold(find_network.name);
     if not found then
-        raise exception 'network "%" does not exist', find_network.name using errcode = '42704',
+        raise exception 'network "%" does not exist', pgps_internal.fold(find_network.name)
+        using errcode = '42704',
             hint = format('See pgps.networks, or create it: select pgps.create_network(%L, ''{host=… dbname=…}''); '
                 'without a network, or with "local", a message is for a group of this broker.', find_network.name);
     end if;

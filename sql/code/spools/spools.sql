@@ -59,7 +59,8 @@ begin
     select s.* into v_spool from pgps_internal.spool s
     where s.name = pgps_internal.fold(find_spool.name) and s.network_id is null;
     if not found then
-        raise exception 'spool "%" does not exist', find_spool.name using errcode = '42704',
+        raise exception 'spool "%" does not exist', pgps_internal.fold(find_spool.name)
+        using errcode = '42704',
             hint = format('See pgps.spools, or create it: select pgps.create_spool(%L)', find_spool.name);
     elsif not pgps_internal.spool_allows(find_spool.caller, v_spool, find_spool.privilege) then
         raise exception 'role "%" may not %', find_spool.caller,

@@ -15,7 +15,7 @@ begin
     perform pgps_internal.require_admin(caller, 'alter queues');
     select q.* into v_queue from pgps_internal.queue q where q.name = pgps_internal.fold(args ->> 'queue');
     if not found then
-        raise exception 'queue "%" does not exist', args ->> 'queue'
+        raise exception 'queue "%" does not exist', pgps_internal.fold(args ->> 'queue')
         using errcode = '42704', hint = 'Queues are named <event type>_in, _out and _exception; see pgps.queues.';
     end if;
     perform pgps_internal.check_age((args ->> 'retention')::interval, 'retention');

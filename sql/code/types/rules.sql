@@ -79,6 +79,10 @@ begin
     elsif args ->> 'attributes' is null then
         raise exception 'the attributes of rule "%" are null', args ->> 'name' using errcode = '22023',
             hint = 'Give an expression over new and old for each attribute: array[''new.symbol'', ''new.price''].';
+    elsif jsonb_typeof(args #> '{attributes,0}') = 'array' then
+        raise exception 'the attributes of rule "%" have more than one dimension: %', args ->> 'name',
+            args -> 'attributes' using errcode = '22023',
+            hint = 'Give an expression over new and old for each attribute: array[''new.symbol'', ''new.price''].';
     elsif args -> 'attributes' @> '[null]' then
         raise exception 'an expression in the attributes of rule "%" is null', args ->> 'name'
         using errcode = '22023', hint = 'To publish a null, write it in the expression: ''null''.';
@@ -268,7 +272,8 @@ declare
 begin
     select r.* into v_rule from pgps_internal.rule r where r.name = pgps_internal.fold(args ->> 'name');
     if not found then
-        raise exception 'rule "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.rules.';
+        raise exception 'rule "%" does not exist', pgps_internal.fold(args ->> 'name')
+        using errcode = '42704', hint = 'See pgps.rules.';
     elsif not (pg_has_role(caller, v_rule.owner::oid, 'usage') or pg_has_role(caller, 'pgps_admin', 'usage')) then
         raise exception 'rule "%" belongs to role %', v_rule.name, v_rule.owner using errcode = '42501',
             hint = 'Ask its owner or an administrator.';

@@ -188,8 +188,8 @@ status_lifetime: 0 as the service says, 1 to 254 times the lifetime, 255 none. u
 is there when it is committed and this transaction is. Commit locks the conversation until the transaction ends.
 Errors: 42704 unknown service or conversation, 42501 no right to send, or the conversation of somebody else, 54000 a
 limit, 55000 not logged on, conversation ended or of the other kind, service not registered and not deferred, no
-persistent store or no token, 22004 message null, 22023; 25006 in a read-only transaction; 25001 in a repeatable read or
-serializable one, which may only send in new conversations, with option commit or msg.';
+persistent store or no token, 22023 message null or a bad argument; 25006 in a read-only transaction; 25001 in a
+repeatable read or serializable one, which may only send in new conversations, with option commit or msg.';
 
 create or replace function pgps.receive_message(
     conversation text = 'any', option text = 'any', class text = null, server text = null, service text = null,

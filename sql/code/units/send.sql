@@ -185,12 +185,12 @@ begin
         raise exception 'unknown option "%" of send_message', check_message.option using errcode = '22023',
             hint = 'Give sync, commit or msg.';
     elsif check_message.message is null then
-        raise exception 'the message is null' using errcode = '22004', hint = 'Give bytes, which may be none: ''''.';
+        raise exception 'the message is null' using errcode = '22023', hint = 'Give bytes, which may be none: ''''.';
     end if;
 end
 $$;
 comment on function pgps_internal.check_message(text, bytea) is
-'Raises 22023 unless a message may be sent with an option, 22004 when it is null';
+'Raises 22023 unless there is a message, and it may be sent with an option';
 
 create or replace function pgps_internal.lock_and_require_open(conversation_no bigint)
 returns pgps_internal.conversation_state

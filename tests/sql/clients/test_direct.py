@@ -180,6 +180,8 @@ def test_who_hears_a_note_fetches_with_his_own_rights(
     for senseless in ("", "x", "1 2", "1 2 3 4 5", "1 -2 3", "1 2 3; drop", "99999999999 1 2", None):
         with refused("22023"):
             value(mallory.connection, query, [mallory.name, [senseless or "null"]])
+    with refused("22023", "notes are null"):
+        value(mallory.connection, query, [mallory.name, None])
     assert value(mallory.connection, query, [mallory.name, ["999999999 1 9"]]) == 0
     assert client.pushed() == [1]
 

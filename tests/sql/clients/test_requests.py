@@ -184,6 +184,9 @@ def test_a_reply_of_many_rows_is_walked_in_groups(client: Client, worker: psycop
         assert [number for number, _ in group] == list(range(len(seen) + 1, len(seen) + len(group) + 1))
         seen += [n for _, n in group]
     assert seen == list(range(1, 5501))
+    assert rows(client.connection, query, [client.name, 9223372036854775807]) == []
+    with refused("22023", "after -1"):
+        rows(client.connection, query, [client.name, -1])
     reply = client.reply()
     assert reply is not None
     assert [row["n"] for row in reply["rows"]] == list(range(1, 21))

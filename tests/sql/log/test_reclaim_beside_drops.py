@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -29,7 +28,8 @@ def broker(own_database: str, connect: Connect) -> psycopg.Connection:
         call(connection, "subscribe", event_type, event_type, max_attempts=1)
         publish(connection, event_type, 1, 2)
         rows(connection, "select pgps.dispatch()")
-        call(connection, "nack", event_type, value(connection, "select min(event_id) from pgps.receive(%s)", [event_type]))
+        event = value(connection, "select min(event_id) from pgps.receive(%s)", [event_type])
+        call(connection, "nack", event_type, event)
         call(connection, "ack", event_type)
         assert kept(connection, f"{event_type}_kept") == 1
     roll(connection)
@@ -164,10 +164,7 @@ def paused(broker: psycopg.Connection, relation: str) -> None:
     definition: str = value(broker, "select pg_get_functiondef('pgps_internal.try_lock'::regproc)")
     locks = "    execute format('lock table only"
     assert locks in definition
-    waits = (
-        "    perform pg_advisory_xact_lock_shared(7) "
-        f"where v_name = '{relation}' and mode = 'access exclusive';\n"
-    )
+    waits = f"    perform pg_advisory_xact_lock_shared(7) where v_name = '{relation}' and mode = 'access exclusive';\n"
     broker.execute(definition.replace(locks, waits + locks).encode())
 
 

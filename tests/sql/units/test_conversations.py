@@ -272,7 +272,7 @@ def test_limits(broker: psycopg.Connection, party: Callable[..., Party]) -> None
 @pytest.mark.parametrize(
     ("named", "error", "what"),
     [
-        ({"message": None}, errors.NullValueNotAllowed, "null"),
+        ({"message": None}, errors.InvalidParameterValue, "null"),
         ({"option": "any"}, errors.InvalidParameterValue, "any"),
         ({"option": None}, errors.InvalidParameterValue, "option"),
         ({"store": "disk"}, errors.InvalidParameterValue, "disk"),
