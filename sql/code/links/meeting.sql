@@ -11,10 +11,10 @@ declare
         when check_peer.peer ->> 'state' <> 'active' then coalesce(check_peer.peer ->> 'name', '') end;
     v_is_put_back boolean;
 begin
-    if not pg_input_is_valid(check_peer.peer ->> 'broker', 'uuid') or check_peer.peer ->> 'broker' is null then
+    if coalesce(check_peer.peer ->> 'broker', '') !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
         raise exception 'invalid id of a broker "%"', left(coalesce(check_peer.peer ->> 'broker', 'null'), 100)
         using errcode = '22023', hint = 'Give what pgps.link_identity() says there.';
-    elsif not pg_input_is_valid(check_peer.peer ->> 'epoch', 'integer') or check_peer.peer ->> 'epoch' is null then
+    elsif coalesce(check_peer.peer ->> 'epoch', '') !~ '^\d{1,9}$' then
         raise exception 'invalid epoch of a broker "%"', left(coalesce(check_peer.peer ->> 'epoch', 'null'), 100)
         using errcode = '22023', hint = 'Give what pgps.link_identity() says there.';
     elsif coalesce(check_peer.peer ->> 'name', '') = '' or octet_length(check_peer.peer ->> 'name') > 63
