@@ -71,8 +71,8 @@ begin
         where s.name = pgps_internal.fold(v_subscription)
             and (v_is_admin or pg_has_role(caller, s.owner::oid, 'usage'));
         if not found then
-            raise exception 'subscription "%" does not exist', pgps_internal.fold(v_subscription) using errcode = '42704',
-                hint = 'See pgps.subscriptions.';
+            raise exception 'subscription "%" does not exist', pgps_internal.fold(v_subscription)
+            using errcode = '42704', hint = 'See pgps.subscriptions.';
         end if;
     end if;
     -- Only what is asked for stands in the statement, so that it is planned for that.

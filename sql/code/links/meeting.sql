@@ -43,8 +43,8 @@ begin
 end
 $$;
 comment on function pgps_internal.check_peer(jsonb, pgps_internal.broker) is
-'Raises when two brokers cannot be linked: 22023 no id, epoch or name of a broker, or the same one, 55000 restored or cloned,
-0A000 another protocol';
+'Raises when two brokers cannot be linked: 22023 no id, epoch or name of a broker, or the same one, 55000
+restored or cloned, 0A000 another protocol';
 
 create or replace function pgps_internal.served_link(caller name, name text) returns pgps_internal.link
 language plpgsql stable
@@ -237,8 +237,8 @@ says there. duty: send, receive, or look (only whether it may). link: the link''
 needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker. Returns neighbour, name,
 taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on); only gone
 (true) when peer says draining and this broker has dropped the link already. Errors: 42501, 22023 the broker itself,
-or no broker, 42710 a second link to it, 54000 more brokers under one role than link_neighbours, 55000 restored or cloned, 0A000
-another protocol.';
+or no broker, 42710 a second link to it, 54000 more brokers under one role than link_neighbours, 55000 restored or
+cloned, 0A000 another protocol.';
 
 create or replace function pgps_internal.do_link_refused(caller name, args jsonb) returns void
 language plpgsql

@@ -23,7 +23,8 @@ begin
     return v_lowest;
 end
 $$;
-comment on function pgps_internal.lowest_event() is 'The lowest event id in any log; null when all are empty, 0 when somebody has one of them locked. The others are locked
+comment on function pgps_internal.lowest_event() is
+'The lowest event id in any log; null when all are empty, 0 when somebody has one of them locked. The others are locked
 until the transaction ends.';
 
 create or replace function pgps_internal.stop_answering() returns boolean
