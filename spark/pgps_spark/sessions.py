@@ -117,9 +117,10 @@ def session(
 
 def _use_this_python() -> None:
     """Let tasks run in this Python; else it is whatever `python3` is, which may not have pgps."""
-    if "PYSPARK_PYTHON" in os.environ:
-        return
     wrapper = Path(__file__).with_name("python.sh")
+    # A program that was started by another one may have the wrapper from it, and not what the wrapper starts.
+    if os.environ.get("PYSPARK_PYTHON", str(wrapper)) != str(wrapper):
+        return
     if "SPARK_HOME" in os.environ or not os.access(wrapper, os.X_OK):
         # Its PySpark may be another one than ours.
         os.environ["PYSPARK_PYTHON"] = sys.executable

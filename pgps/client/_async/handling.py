@@ -52,7 +52,13 @@ class AsyncHandler(Generic[T]):
             return await self._handle_in_transaction(timeout)
         owes, self._owes = self._owes, False
         refused = Refused()
-        events = await self._receiver.receive(self._how.max_events, timeout, acks=owes, refused=refused)
+        try:
+            events = await self._receiver.receive(self._how.max_events, timeout, acks=owes, refused=refused)
+        except WrongState:
+            if not owes:
+                raise
+            # The lease on some of it has ended: others have it, and the rest comes again.
+            events = await self._receiver.receive(self._how.max_events, timeout, acks=False, refused=refused)
         await self._put_back_refused(refused, None)
         await self._handle(events)
         return len(events) + len(refused)
@@ -61,7 +67,7 @@ class AsyncHandler(Generic[T]):
         """Acknowledge what has been handled since the last receive."""
         if self._owes:
             self._owes = False
-            await self._receiver.ack()
+            await self._acknowledge(None)
 
     async def _handle(self, events: list[Event[T]]) -> None:
         """Handle events and acknowledge those that were handled; if the subscription closes, the others come again."""
@@ -91,7 +97,12 @@ class AsyncHandler(Generic[T]):
         if reached == len(parts):
             self._owes = reached > 0  # acknowledged with the next receive
         elif handled is not None:
-            await self._receiver.ack(handled)
+            await self._acknowledge(handled)
+
+    async def _acknowledge(self, up_to: Event[T] | None) -> None:
+        """Acknowledge what was handled, unless its lease has ended: then others have it, or it comes again."""
+        with contextlib.suppress(WrongState):
+            await self._receiver.ack(up_to)
 
     def _is_stopping(self) -> bool:
         return self._receiver.is_stopping

@@ -53,7 +53,13 @@ class Handler(Generic[T]):
             return self._handle_in_transaction(timeout)
         owes, self._owes = self._owes, False
         refused = Refused()
-        events = self._receiver.receive(self._how.max_events, timeout, acks=owes, refused=refused)
+        try:
+            events = self._receiver.receive(self._how.max_events, timeout, acks=owes, refused=refused)
+        except WrongState:
+            if not owes:
+                raise
+            # The lease on some of it has ended: others have it, and the rest comes again.
+            events = self._receiver.receive(self._how.max_events, timeout, acks=False, refused=refused)
         self._put_back_refused(refused, None)
         self._handle(events)
         return len(events) + len(refused)
@@ -62,7 +68,7 @@ class Handler(Generic[T]):
         """Acknowledge what has been handled since the last receive."""
         if self._owes:
             self._owes = False
-            self._receiver.ack()
+            self._acknowledge(None)
 
     def _handle(self, events: list[Event[T]]) -> None:
         """Handle events and acknowledge those that were handled; if the subscription closes, the others come again."""
@@ -92,7 +98,12 @@ class Handler(Generic[T]):
         if reached == len(parts):
             self._owes = reached > 0  # acknowledged with the next receive
         elif handled is not None:
-            self._receiver.ack(handled)
+            self._acknowledge(handled)
+
+    def _acknowledge(self, up_to: Event[T] | None) -> None:
+        """Acknowledge what was handled, unless its lease has ended: then others have it, or it comes again."""
+        with contextlib.suppress(WrongState):
+            self._receiver.ack(up_to)
 
     def _is_stopping(self) -> bool:
         return self._receiver.is_stopping

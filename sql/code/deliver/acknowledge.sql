@@ -153,9 +153,9 @@ begin atomic
 end;
 comment on function pgps.ack(text, bigint, text) is
 'Acknowledges what has been received so far, or in delivery order up to and including one event; returns how many.
-Covered is what the newest pgps.receive of this consumer returned, and nothing else; when a lease has ended and others
-have some of that, nothing is acknowledged (55000). In the transaction of the application''s own writes it makes
-consumption exactly once. consumer: the name given to pgps.receive, if one was;
+Covered is what the newest pgps.receive of this consumer returned, and nothing else; when its lease has ended, what of
+that others have is left to them, and when that is all of it, this is refused (55000). In the transaction of the
+application''s own writes it makes consumption exactly once. consumer: the name given to pgps.receive, if one was;
 behind a transaction pooler a consumer has to have a name. When another session or token has received under the same
 name since, this is refused. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 not received, not by this
 consumer, not held any more, or acknowledged already, or internal.';

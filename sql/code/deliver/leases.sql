@@ -258,16 +258,16 @@ begin
     if v_acked is null then
         perform pgps_internal.require_own(ack_lease.subscription, ack_lease.consumer);
     end if;
-    if ack_lease.up_to is null and v_given.leased_by is not null then
+    if ack_lease.up_to is null and v_given.leased_by is not null and v_acked is null then
         -- What others have had meanwhile this consumer must not believe to be his: his transaction fails.
-        perform pgps_internal.require_given(ack_lease.subscription, v_given, coalesce(v_acked, 0));
+        perform pgps_internal.require_given(ack_lease.subscription, v_given, 0);
     end if;
     return coalesce(v_acked, 0);
 end
 $$;
 comment on function pgps_internal.ack_lease(pgps_internal.subscription, bigint, text) is
-'Settles the events that the newest receive of this consumer returned: all, or up to one in delivery order. Errors:
-55000 it does not hold all of them any more';
+'Settles the events that the newest receive of this consumer returned and it still holds: all, or up to one in delivery
+order. Errors: 55000 it holds none of them any more';
 
 create or replace function pgps_internal.release(
     subscription pgps_internal.subscription, event_ids bigint[], consumer text

@@ -93,7 +93,7 @@ begin
         insert into pgps_internal.pgps_spool_log (spool_id, verb, entry, message, keys, keywords, expires, sender,
             spooler, spooled_at)
         select s.spool_id, 's', (m ->> 'entry')::integer, m -> 'message', nullif(m -> 'keys', 'null'),
-            pgps_internal.array_of(m -> 'keywords', 'keywords'), pgps_internal.told_time(m ->> 'expires'),
+            pgps_internal.array_of(m -> 'keywords', 'keywords'), (m ->> 'expires')::timestamptz,
             m ->> 'sender',
             case when v_is_trusted then m ->> 'spooler' else caller::text end,
             pgps_internal.told_time(m ->> 'spooled_at')

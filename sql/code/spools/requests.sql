@@ -131,10 +131,6 @@ begin
             hint = 'Keys are numeric; use keywords for texts.';
     end if;
     perform pgps_internal.array_of(item -> 'keywords', 'keywords'), pgps_internal.check_extent(item);
-    if (item ->> 'expires')::timestamptz not between '0001-01-02 00:00+00' and '9999-12-30 00:00+00' then
-        raise exception 'invalid expires %', item ->> 'expires' using errcode = '22023',
-            hint = 'Give a time of the years 1 to 9999; null: it stays until it is discarded.';
-    end if;
     if coalesce(item ->> 'ordering', 'cbcast') not in ('fbcast', 'cbcast', 'abcast', 'gbcast') then
         raise exception 'invalid ordering "%"', item ->> 'ordering' using errcode = '22023',
             hint = 'Use fbcast, cbcast, abcast or gbcast.';
@@ -352,8 +348,6 @@ as $$
         and case when pg_column_size(item) <= 16000
             or coalesce(pg_column_size(item -> 'keywords') <= 1000000, true) and pgps._is_readable(item -> 'message')
             then pgps._has_short_numbers(item -> 'message') end
-        and (item ->> 'expires' is null
-            or (item ->> 'expires')::timestamptz between '0001-01-02 00:00+00' and '9999-12-30 00:00+00')
         and coalesce(item ->> 'ordering', 'cbcast') in ('fbcast', 'cbcast', 'abcast', 'gbcast'), false)
 $$;
 comment on function pgps_internal.is_message(jsonb) is

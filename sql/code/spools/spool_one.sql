@@ -58,7 +58,6 @@ as $write$
                 and jsonb_path_query_array(n.keys, 'strict $.*', '{}', true)
                 @@ 'strict $.size() >= 1 && $.size() <= 9 && !exists($[*] ? (@.type() <> "number"))')
             and case when n.keywords is null then true else pgps._are_keywords(n.keywords) end
-            and (n.expires is null or n.expires between '0001-01-02 00:00+00' and '9999-12-30 00:00+00')
         returning null::text, entry, message, keys, keywords, expires, event_id$rule$,
         (write_spooling.event_type).type_id, (write_spooling.event_type).log), null, null)::pgps_internal.piece
 $write$;

@@ -220,11 +220,6 @@ def test_the_sender_is_a_role_of_the_caller_and_the_spooler_the_caller(
         ({"keywords": ["a", None]}, "keywords"),
         ({"keywords": [["a"]]}, "keywords"),
         ({"ordering": "lbcast"}, "lbcast"),
-        ({"expires": "infinity"}, "expires infinity"),
-        ({"expires": "-infinity"}, "expires -infinity"),
-        ({"expires": "10000-01-02 00:00+00"}, "expires 10000-01-02"),
-        ({"expires": "0044-03-15 00:00+00 BC"}, "BC"),
-        ({"expires": "infinity", "ordering": "abcast"}, "expires infinity"),
     ],
 )
 def test_messages_that_make_no_sense_are_refused(spool: Spool, arguments: dict[str, Any], said: str) -> None:
