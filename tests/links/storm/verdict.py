@@ -116,7 +116,9 @@ def snapshot(world: World) -> dict[str, Any]:
         select (select json_agg(json_build_array(l.name, l.state, l.lag_events, l.events_sent, l.events_received)
                     order by l.name) from pgps.links l),
             (select json_agg(json_build_array(s.name, s.depth) order by s.name) from pgps.subscriptions s),
-            (select coalesce(sum(a.waiting), 0) from pgps.activity a), (select count(*) from storm.got)
+            (select coalesce(sum(a.waiting), 0) from pgps.activity a), (select count(*) from storm.got),
+            (select json_agg(json_build_array(o.name, o.epoch, o.rewind_from) order by o.origin_id)
+                from pgps_internal.origin o where o.rewind_from is not null)
     """
     return {name: rows(member.admin, query)[0] for name, member in world.members.items()}
 
@@ -125,7 +127,7 @@ def unrest(world: World, seen: dict[str, Any]) -> list[str]:
     """Return what is not as it must be when the network is at rest."""
     called = {one.name for one in world.subscriptions if one.is_called}
     said = []
-    for name, (links, subscriptions, waiting, _) in seen.items():
+    for name, (links, subscriptions, waiting, _, rewinds) in seen.items():
         for link, state, lag, *_ in links or []:
             if state != "up":
                 said.append(f"link {link} at {name} is {state}")
@@ -136,6 +138,8 @@ def unrest(world: World, seen: dict[str, Any]) -> list[str]:
                 said.append(f"subscription {subscription} at {name} has not got {depth} events")
         if waiting:
             said.append(f"{waiting} events at {name} wait for dispatch")
+        for origin, epoch, begins in rewinds or []:
+            said.append(f"{name} fetches {origin}'s events (epoch {epoch}) once more, from batch {begins} on")
     return said
 
 
