@@ -1,7 +1,9 @@
 -- Loads: several sessions bring events in, and one publishes them all in one statement. This is for programs with many
 -- tasks that are repeated or run twice: each try brings its rows in under a name of its own, and only the tries that
--- count are published.
--- Locks: the row of the load, by its name, while it is begun, published or given up; its table.
+-- count are published. They are in the load's table, with the name of the try beside each row, or, when they are many,
+-- in a table of the try's own (decision 120), pgps_load.load_<number>_<md5 of its name>.
+-- Locks: the row of the load, by its name, while it is begun, published or given up, but not by who brings rows in;
+-- its tables, those that are in use excepted: they are left to pgps.reclaim().
 -- Writes: load, setting; by name: the endpoint.
 
 create or replace function pgps_internal.do_begin_load(caller name, args jsonb) returns text
@@ -62,6 +64,103 @@ endpoint, its constraints, and pgps_part text: which try of which task the row i
 that take part. Needs INSERT on the event type and an advertisement. Errors: 42704, 22023, 42501 another role''s load,
 55000 not advertised.';
 
+create or replace function pgps_internal.part_table(load_table text, part text) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('pgps_load.%I', c.relname || '_' || md5(part_table.part))
+    from pg_class c where c.oid = to_regclass(part_table.load_table)
+$$;
+comment on function pgps_internal.part_table(text, text) is
+'The name of the table of its own that a part of the load with this table has, whether or not there is one';
+
+create or replace function pgps_internal.do_begin_load_part(caller name, args jsonb) returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_part text := args ->> 'part';
+    v_load pgps_internal.load;
+    v_table text;
+begin
+    if args ->> 'load' is null then
+        raise exception 'no load is given' using errcode = '22023',
+            hint = 'Give the name with which pgps.begin_load began it.';
+    elsif coalesce(v_part, '') = '' or octet_length(v_part) > 200 then
+        raise exception 'invalid name of a part "%"', v_part using errcode = '22023',
+            hint = 'Give 1 to 200 bytes, other ones in each try: for example a random UUID.';
+    end if;
+    -- Its row is not locked: this transaction lasts as long as a copy, and who publishes the load does not wait for it.
+    select l.* into v_load from pgps_internal.load l where l.name = args ->> 'load';
+    if not found then
+        raise exception 'load "%" has not been begun', args ->> 'load' using errcode = '55000',
+            hint = format('First, in a transaction of its own: select pgps.begin_load(%L, %L)', v_type.name,
+                args ->> 'load');
+    elsif v_load.owner <> quote_ident(caller)::regrole or v_load.type_id <> v_type.type_id then
+        raise exception 'load "%" is not yours, or of another event type', v_load.name using errcode = '42501',
+            hint = 'Choose another name.';
+    end if;
+    -- Whoever publishes the load locks all its tables, and drops them.
+    if (select count(*) from pgps_internal.tables_of_load(v_load.relation)) > 200 then
+        return null;
+    end if;
+    v_table := pgps_internal.part_table(v_load.relation, v_part);
+    -- Like the load's table, not the endpoint: what it is like stays locked, and an endpoint is altered and dropped.
+    execute format('create unlogged table %s (like %s including defaults including constraints including storage)',
+        v_table, v_load.relation);
+    execute format('alter table %s drop column pgps_part, drop column pgps_row', v_table);
+    execute format('grant insert, select on %s to %I', v_table, caller);
+    return v_table;
+exception when duplicate_table or unique_violation then
+    raise exception 'part "%" of load "%" exists already', v_part, v_load.name using errcode = '42710',
+        hint = 'Give each try a name of its own.';
+end
+$$;
+comment on function pgps_internal.do_begin_load_part(name, jsonb) is 'See pgps.begin_load_part';
+
+create or replace function pgps.begin_load_part(event_type text, load text, part text) returns text
+language sql
+begin atomic
+    select pgps._call('begin_load_part', jsonb_build_object('event_type', begin_load_part.event_type,
+        'load', begin_load_part.load, 'part', begin_load_part.part)) #>> '{}';
+end;
+comment on function pgps.begin_load_part(text, text, text) is
+'Makes a table for the rows of one try alone, which is faster than that of pgps.begin_load when they are many; it has
+the columns of the publish endpoint and its constraints. It is filled by one COPY in the transaction that makes it,
+which may be COPY (FREEZE); its rows are published in their order there. When that transaction does not commit, the
+table is gone with it. load: one that this role has begun with pgps.begin_load, in another transaction. part: the name
+of the try, 1 to 200 bytes, which pgps.publish_load is given; null is returned, and the rows go into the table of
+pgps.begin_load, when the load has 200 such tables. Holds up nobody who publishes or discards the load meanwhile; waits
+for another transaction that makes the same part. Errors: 42704, 22023 null or a wrong name, 55000 not begun, 42501
+another role''s load, or of another event type, 42710 there is such a part.';
+
+create or replace function pgps_internal.tables_of_load(load_table text) returns setof regclass
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select t.oid::regclass from pg_class c join pg_class t on t.relnamespace = c.relnamespace
+        and substring(t.relname::text from '^load_[0-9]+') = c.relname and t.relkind = 'r'
+    where c.oid = to_regclass(tables_of_load.load_table)
+$$;
+comment on function pgps_internal.tables_of_load(text) is
+'The table of a load and those of its parts, as far as the transactions that made them have committed';
+
+create or replace function pgps_internal.drop_unused(tables regclass[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tables text := (select string_agg(t::text, ', ') from unnest(drop_unused.tables) t
+        where pgps_internal.try_lock(t));
+begin
+    if v_tables is not null then
+        execute 'drop table ' || v_tables;
+    end if;
+end
+$$;
+comment on function pgps_internal.drop_unused(regclass[]) is 'Drops tables, except those that another session uses';
+
 create or replace function pgps_internal.do_end_load(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -78,10 +177,8 @@ begin
     if not found then
         return to_jsonb(false);
     end if;
-    -- Somebody may copy into it still, for hours if his host is gone. Then pgps.reclaim() drops it, when he has ended.
-    if pgps_internal.try_lock(v_load.relation) then
-        execute format('drop table %s', v_load.relation);
-    end if;
+    -- Somebody may copy into one still, for hours if his host is gone. Then pgps.reclaim() drops it, when he has ended.
+    perform pgps_internal.drop_unused(array(select pgps_internal.tables_of_load(v_load.relation)));
     return to_jsonb(true);
 end
 $$;
@@ -152,15 +249,56 @@ comment on function pgps.last_claim(text, text) is
 that is still known (dedupe_retention of the type); null when there is none. A producer whose numbers rise by one, such
 as a streaming query, sees by it that it was set back. Needs INSERT on the event type. Errors: 42704, 22023, 42501.';
 
+create or replace function pgps_internal.do_load_runs(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_table text := pgps_internal.do_begin_load(caller, args);
+begin
+    return (
+        with named as (
+            select n, to_regclass(pgps_internal.part_table(v_table, p.part)) as own
+            from jsonb_array_elements_text(args -> 'parts') with ordinality p(part, n)
+        ), counted as (
+            select n, own, count(own) over (order by n) as owns from named
+        )
+        select jsonb_agg(to_jsonb(r) order by r.first) from (
+            select coalesce(own::text, v_table) as table, own is not null as is_own, min(n) as first, max(n) as last
+            from counted group by owns, own) r);
+end
+$$;
+comment on function pgps_internal.do_load_runs(name, jsonb) is
+'Where the parts of a load are, in the order of the array parts: table, and from which part to which (first, last). A
+part with a table of its own (is_own) is a run; so are the parts between two of these, in the load''s table. Begins the
+load, as pgps.begin_load does';
+
+create or replace function pgps._load_query(columns text, runs jsonb) returns text
+language sql stable
+begin atomic
+    select string_agg(format(case when (r ->> 'is_own')::boolean then 'select %1$s from %2$s'
+        else '(select %1$s from %2$s l join pg_catalog.unnest($1[%3$s:%4$s]) with ordinality u(pgps_named, pgps_place)
+            on u.pgps_named operator(pg_catalog.=) l.pgps_part order by u.pgps_place, l.pgps_row)' end,
+        columns, r ->> 'table', r ->> 'first', r ->> 'last'), ' union all ' order by (r ->> 'first')::bigint)
+    from jsonb_array_elements(runs) r;
+end;
+comment on function pgps._load_query(text, jsonb) is
+'Writes the query that reads the parts $1 of a load in their order; runs: see pgps_internal.do_load_runs';
+
 create or replace function pgps.publish_load(
     event_type text, load text, parts text[], attributes text[], producer text = null, producer_seq bigint = null,
     events bigint = null
 ) returns bigint
 language plpgsql
+-- A part is read in the order in which it was written: from its beginning, wherever others are reading it.
+set synchronize_seqscans = off set max_parallel_workers_per_gather = 0
 as $$
 declare
     v_columns text := (select pg_catalog.string_agg(pg_catalog.quote_ident(a), ', ' order by n)
         from pg_catalog.unnest(publish_load.attributes) with ordinality u(a, n));
+    v_parts text[] := (select pg_catalog.array_agg(p.part order by p.place)
+        from (select u.part, pg_catalog.min(u.n) as place from pg_catalog.unnest(publish_load.parts)
+            with ordinality u(part, n) where u.part is not null group by u.part) p);
     v_events bigint := 0;
 begin
     if publish_load.producer is not null
@@ -168,13 +306,12 @@ begin
         perform pgps.discard_load(publish_load.load);
         return null;
     end if;
-    if pg_catalog.cardinality(publish_load.parts) > 0 then
-        execute pg_catalog.format('insert into pgps_event.%I (%s) select %s from %s l where l.pgps_part = any ($1)
-            order by pg_catalog.array_position($1, l.pgps_part), l.pgps_row',
+    if v_parts is not null then
+        execute pg_catalog.format('insert into pgps_event.%I (%s) %s',
             pgps._call('type_name', pg_catalog.jsonb_build_object('name', publish_load.event_type)) #>> '{}', v_columns,
-            v_columns,
-            pgps.begin_load(publish_load.event_type, publish_load.load))
-        using publish_load.parts;
+            pgps._load_query(v_columns, pgps._call('load_runs', pg_catalog.jsonb_build_object(
+                'event_type', publish_load.event_type, 'load', publish_load.load, 'parts', v_parts))))
+        using v_parts;
         get diagnostics v_events = row_count;
     end if;
     if v_events <> publish_load.events then
@@ -188,10 +325,11 @@ end
 $$;
 comment on function pgps.publish_load(text, text, text[], text[], text, bigint, bigint) is
 'Publishes the parts of a load in one statement, in the order named, and drops the load; returns how many events. parts:
-the tries that count; what else was brought in is not published. attributes: which columns were filled; the others take
-their defaults. producer, producer_seq: claimed first (pgps.claim); null is returned, and nothing is published, when the
-number was taken. events: how many there must be; null = not checked. A load is lost when the server crashes; this
-number shows it. Needs INSERT on the event type and an advertisement. Errors: 42704, 42501, 42703, 23xxx, 55000.';
+the tries that count, each in the table of pgps.begin_load or in one of pgps.begin_load_part; what else was brought in
+is not published. attributes: which columns were filled; the others take their defaults. producer, producer_seq: claimed
+first (pgps.claim); null is returned, and nothing is published, when the number was taken. events: how many there must
+be; null = not checked. A load is lost when the server crashes; this number shows it. Needs INSERT on the event type and
+an advertisement. Errors: 42704, 42501, 42703, 23xxx, 55000.';
 
 create or replace function pgps_internal.reclaim_loads() returns void
 language plpgsql
@@ -206,25 +344,25 @@ begin
         for update skip locked loop
         v_left := to_regclass(v_load.relation);
         continue when v_left is not null and not pgps_internal.try_lock(v_left);
-        execute format('drop table if exists %s', v_load.relation);
         delete from pgps_internal.load l where l.name = v_load.name;
     end loop;
-    -- Tables of loads whose event types were dropped meanwhile, or that were in use when they were given up. Names are
-    -- not compared as text: the session that wrote one down may quote all identifiers, and this one not.
-    for v_left in select c.oid from pg_class c where c.relnamespace = 'pgps_load'::regnamespace and c.relkind = 'r'
-        and not exists (select from pgps_internal.load l where to_regclass(l.relation) = c.oid) loop
-        if pgps_internal.try_lock(v_left) then
-            execute format('drop table %s', v_left);
-        end if;
-    end loop;
+    -- Tables of these loads, of those whose event types were dropped meanwhile, and of those that were in use when
+    -- their load was published or given up. Names are not compared as text: the session that wrote one down may quote
+    -- all identifiers, and this one not. Not all at once, since each takes locks until the transaction ends.
+    perform pgps_internal.drop_unused(array(select c.oid::regclass from pg_class c
+        where c.relnamespace = 'pgps_load'::regnamespace and c.relkind = 'r' and not exists (
+            select from pgps_internal.load l join pg_class r on r.oid = to_regclass(l.relation)
+            where r.relname = substring(c.relname::text from '^load_[0-9]+'))
+        order by c.oid limit 500));
 end
 $$;
 comment on function pgps_internal.reclaim_loads() is
-'Drops loads that were begun long ago and never published, as when their program was killed';
+'Drops loads that were begun long ago and never published, as when their program was killed, and tables without a load';
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('load_retention', '1 day', 'interval', 'A load that was begun this long ago and not published is dropped')
 on conflict (name) do nothing;
 
-grant execute on function pgps.begin_load(text, text), pgps.discard_load(text), pgps.claim(text, text, bigint),
-    pgps.last_claim(text, text), pgps.publish_load(text, text, text[], text[], text, bigint, bigint) to public;
+grant execute on function pgps.begin_load(text, text), pgps.begin_load_part(text, text, text), pgps.discard_load(text),
+    pgps.claim(text, text, bigint), pgps.last_claim(text, text), pgps._load_query(text, jsonb),
+    pgps.publish_load(text, text, text[], text[], text, bigint, bigint) to public;
