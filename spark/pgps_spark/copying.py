@@ -162,12 +162,17 @@ def _read(text: bytes | bytearray, kinds: dict[str, pa.DataType]) -> pa.Table:
 
 
 def copied_in(
-    connection: psycopg.Connection, relation: str, batches: Iterable[pa.RecordBatch], constants: dict[str, str]
+    connection: psycopg.Connection,
+    relation: str,
+    batches: Iterable[pa.RecordBatch],
+    constants: dict[str, str],
+    *,
+    frozen: bool = False,
 ) -> int:
     """Copy Arrow batches into a relation, with constants for columns of its own; return how many rows.
 
-    Everything in one COPY: a row that PostgreSQL refuses takes the others with it. Raises BadArgument for a
-    value that PostgreSQL has no text for, like NaN in JSON.
+    Everything in one COPY: a row that PostgreSQL refuses takes the others with it. `frozen`: the relation was made in
+    this transaction. Raises BadArgument for a value that PostgreSQL has no text for, like NaN in JSON.
     """
     events = 0
     iterator = iter(batches)
@@ -175,19 +180,23 @@ def copied_in(
     if first is None:
         return 0
     names = [*first.schema.names, *constants]
-    statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(
+    statement = sql.SQL("copy {} ({}) from stdin (format csv, freeze {})").format(
         sql.SQL(relation),
         sql.SQL(", ").join(map(sql.Identifier, names)),
+        sql.SQL("true" if frozen else "false"),
     )
     options = csv.WriteOptions(include_header=False)
     with database_errors(), connection.cursor() as cursor:
         targets = _types_of(cursor, relation)
+        # So it was asked for (connection.py), but a pooler may leave that out.
+        in_utc = connection.info.parameter_status("TimeZone") == "UTC"
         with cursor.copy(statement) as copy:
             for batch in _chain(first, iterator):
                 if batch.num_rows == 0:
                     continue
                 events += batch.num_rows
-                arrays = [as_text(batch.column(n), targets[name]) for n, name in enumerate(batch.schema.names)]
+                columns = zip(batch.columns, batch.schema.names, strict=True)
+                arrays = [as_text(column, targets[name], in_utc=in_utc) for column, name in columns]
                 arrays += [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants.values()]
                 sink = io.BytesIO()
                 csv.write_csv(pa.record_batch(arrays, names=names), sink, options)

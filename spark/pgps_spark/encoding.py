@@ -18,18 +18,23 @@ from pgps.errors import BadArgument
 __all__ = ["as_text", "row_as_json"]
 
 _JSON = {"json", "jsonb"}
+# What reads a time without a zone as one of the session's.
+_TIMES = {"timestamp", "timestamptz"}
 _NULL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
-def as_text(values: pa.Array, target: str) -> pa.Array:
+def as_text(values: pa.Array, target: str, *, in_utc: bool = False) -> pa.Array:
     """Return values as Arrow's CSV writer and PostgreSQL's input function of `target` (`jsonb`, `_text`) know them.
 
-    Raises BadArgument for a value that the target has no text for.
+    `in_utc`: the session that reads them is in that time zone. Raises BadArgument for a value that the target has no
+    text for.
     """
     kind = values.type
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        # The writer tells a zone's offset in hours and minutes; some of the nineteenth century have seconds.
-        return values.cast(pa.timestamp(kind.unit, "UTC"))
+        # The writer takes twenty times as long where it tells a zone.
+        zone = None if in_utc and target in _TIMES else "UTC"
+        # It tells an offset in hours and minutes; some of the nineteenth century have seconds.
+        return values.cast(pa.timestamp(kind.unit, "UTC")).cast(pa.timestamp(kind.unit, zone))
     encode: Callable[[Any], str]
     if target in _JSON and pa.types.is_nested(kind):
         encode = _json_of(kind)
