@@ -88,6 +88,7 @@ STORIES: dict[str, list[str]] = {
         "select pgps.claim('tick', 'q', 1)",
         "select pgps.last_claim('tick', 'q')",
         "select pgps.begin_load('tick', 'a_load')",
+        "select pgps.begin_load_part('tick', 'a_load', 'a_part')",
         "select pgps.discard_load('a_load')",
         "select pgps.execute('publish tick (n) values (9)')",
         "select pgps.create_rule('a_rule', 'public.own', 'insert', 'tick', array['new.n'])",

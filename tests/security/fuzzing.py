@@ -185,6 +185,7 @@ _GOOD: dict[str, Any] = {
     "upto_batch": 10,
     "upto_event": 10,
     "retried": "{}",
+    "part": "fresh",
     "parts": "{}",
     "producer": "p",
     "producer_seq": 1,

@@ -103,6 +103,7 @@ def work(broker: psycopg.Connection, number: int) -> None:
     call(broker, "resume", subscription)
     call(broker, "seek", subscription, "earliest")
     rows(broker, "select pgps.begin_load('tick', %s)", [load])
+    rows(broker, "select pgps.begin_load_part('tick', %s, 'part')", [load])
     rows(broker, "select pgps.discard_load(%s)", [load])
     rows(broker, "select * from pgps.connect_client('c', take_over => true)")
     assert call(broker, "send_request", "c", "select 1") > 0
