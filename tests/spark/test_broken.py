@@ -51,8 +51,8 @@ def _gated(reached: Path, opened: Path) -> Any:
         context = TaskContext.get()
         for number, batch in enumerate(batches):
             yield batch
-            # The first batch is on its way only when there is a second one.
-            if context is not None and context.partitionId() == 1 and number == 1 and not opened.exists():
+            # A batch is on its way only when there is a next one, and copied when there are more than a few rows.
+            if context is not None and context.partitionId() == 1 and number == 2 and not opened.exists():
                 reached.touch()
                 while not opened.exists():
                     time.sleep(0.01)
@@ -80,7 +80,7 @@ def _meanwhile(
 
 
 def _waits(cluster: EmbeddedCluster) -> bool:
-    tables = _ask(cluster, "select oid::regclass from pg_class where relnamespace = 'pgps_load'::regnamespace and relkind = 'r'")
+    tables = _ask(cluster, "select format('pgps_load.%I', tablename) from pg_tables where schemaname = 'pgps_load'")
     copying = _ask(cluster, "select 1 from pg_stat_activity where query ilike 'copy %' and state = 'active'")
     return len(copying) == 1 and any(_ask(cluster, f"select 1 from {table} limit 1") for (table,) in tables)
 

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from decimal import Decimal
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,51 @@ def test_a_task_that_is_killed_in_the_middle_publishes_nothing_twice(
     # Of this type: a task of another test may begin the load of a job that has failed once more.
     left = "select count(*) from pgps_internal.load l join pgps_internal.event_type t using (type_id) where t.name = %s"
     assert rows(broker.admin, left, [t]) == [(0,)]
+
+
+def test_rows_keep_their_order_within_and_across_partitions(spark: SparkSession, broker: Broker) -> None:
+    t = broker.type()
+    bounds = [(0, 40_000, 2), (40_000, 40_010, 1), (40_010, 40_010, 1), (40_010, 70_000, 1)]
+    ranges = [spark.range(lo, hi, 1, partitions) for lo, hi, partitions in bounds]
+    df = reduce(lambda one, other: one.union(other), ranges).selectExpr("cast(id as int) n", "'x' text")
+    assert publish(df, t, dsn=broker.dsn).events == 70_000
+    assert broker.received(t) == list(range(70_000))
+
+
+def test_a_try_with_many_rows_has_a_table_of_its_own_and_few_rows_share_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t, load = broker.type(), broker.make("load")
+    target = publishing.Target(broker.dsn, t, ("n",))
+    batch = pa.record_batch([pa.array(range(100), pa.int32())], names=["n"])
+
+    def bring_in(batches: int) -> publishing.Part:
+        return publishing.bring_in(iter([batch] * batches), target, load=load, job="job")
+
+    def tables() -> list[int]:
+        table = call(broker.connection, "begin_load", t, load)
+        every = rows(broker.admin, "select t::text from pgps_internal.tables_of_load(%s) t", [table])
+        return sorted(rows(broker.admin, f"select count(*) from {name}")[0][0] for (name,) in every)
+
+    parts = [bring_in(0), bring_in(100)]
+    assert tables() == [10_000]
+    parts.append(bring_in(101))
+    assert tables() == [10_000, 10_100]
+    bad = pa.record_batch([pa.array([1, None], pa.int32())], names=["n"])
+    with pytest.raises(ConstraintViolated):
+        publishing.bring_in(iter([batch] * 101 + [bad]), target, load=load, job="job")
+    assert tables() == [10_000, 10_100]
+    # A load has only so many.
+    monkeypatch.setattr(publishing, "_FEW", 10)
+    for _ in range(199):
+        bring_in(1)
+    parts.append(bring_in(1))
+    assert tables() == [*[100] * 199, 10_100, 10_100]
+    done = publishing.publish_parts(
+        parts, dsn=broker.dsn, event_type=t, load=load, attributes=["n"], job="job", batch=1
+    )
+    assert done == 20_200
+    assert sorted(broker.received(t)) == sorted([*range(100)] * 202)
 
 
 def test_a_micro_batch_that_is_repeated_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

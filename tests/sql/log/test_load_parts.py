@@ -44,7 +44,7 @@ def test_parts_are_published_in_the_order_named_wherever_their_rows_are(
     make_type(admin, t, "n integer not null check (n < 100), word text default 'none'")
     call(admin, "subscribe", s, t)
     table = call(admin, "begin_load", t, load)
-    odd = ("it's \"odd\", {é}\\" + "x" * 200)[:199]
+    odd = ('it\'s "odd", {é}\\' + "x" * 200)[:199]
     assert len(odd.encode()) == 200
     _bring(admin, t, load, odd, range(20, 30))
     _bring(admin, t, load, "own", range(10))
@@ -82,7 +82,7 @@ def test_a_part_is_read_from_its_beginning_wherever_another_scan_of_it_is(own_cl
 
 
 def test_a_try_that_goes_on_or_is_killed_holds_up_nobody_and_is_not_published(
-    connect: Connect, admin: psycopg.Connection, name: Callable[..., str], impatient: None
+    admin: psycopg.Connection, name: Callable[..., str], connect: Connect, impatient: None
 ) -> None:
     t, s, load, other = name(), name("reader"), name("load"), name("load")
     make_type(admin, t)
@@ -100,6 +100,8 @@ def test_a_try_that_goes_on_or_is_killed_holds_up_nobody_and_is_not_published(
     late.commit()
     with refused("55000", "has 0 events where 10"):
         rows(admin, _PUBLISH, [t, load, ["late"], 10])
+    rows(admin, "select pgps_internal.reclaim_loads()")
+    assert _is_there(admin, tables[3], tables[-1]) == [False, True]
     tables.append(_bring(admin, t, load, "late", range(30, 33)))
     # The type is changed, and dropped, while one is copying.
     call(admin, "alter_event_type", t, add_attribute="more text default 'x'")
@@ -173,7 +175,7 @@ def test_a_part_is_of_who_began_the_load_and_of_one_try(
 
 
 def test_two_tries_of_one_name_are_one_part(
-    connect: Connect, admin: psycopg.Connection, name: Callable[..., str]
+    admin: psycopg.Connection, name: Callable[..., str], connect: Connect
 ) -> None:
     t, load = name(), name("load")
     make_type(admin, t)
