@@ -263,7 +263,7 @@ begin
         ), counted as (
             select n, own, count(own) over (order by n) as owns from named
         )
-        select jsonb_agg(to_jsonb(r) order by r.first) from (
+        select to_jsonb(array_agg(to_jsonb(r) order by r.first)) from (
             select coalesce(own::text, v_table) as table, own is not null as is_own, min(n) as first, max(n) as last
             from counted group by owns, own) r);
 end
