@@ -162,17 +162,12 @@ def _read(text: bytes | bytearray, kinds: dict[str, pa.DataType]) -> pa.Table:
 
 
 def copied_in(
-    connection: psycopg.Connection,
-    relation: str,
-    batches: Iterable[pa.RecordBatch],
-    constants: dict[str, str],
-    *,
-    frozen: bool = False,
+    connection: psycopg.Connection, relation: str, batches: Iterable[pa.RecordBatch], constants: dict[str, str]
 ) -> int:
     """Copy Arrow batches into a relation, with constants for columns of its own; return how many rows.
 
-    Everything in one COPY: a row that PostgreSQL refuses takes the others with it. `frozen`: the relation was made in
-    this transaction. Raises BadArgument for a value that PostgreSQL has no text for, like NaN in JSON.
+    Everything in one COPY: a row that PostgreSQL refuses takes the others with it. Raises BadArgument for a
+    value that PostgreSQL has no text for, like NaN in JSON.
     """
     events = 0
     iterator = iter(batches)
@@ -180,10 +175,9 @@ def copied_in(
     if first is None:
         return 0
     names = [*first.schema.names, *constants]
-    statement = sql.SQL("copy {} ({}) from stdin (format csv, freeze {})").format(
+    statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(
         sql.SQL(relation),
         sql.SQL(", ").join(map(sql.Identifier, names)),
-        sql.SQL("true" if frozen else "false"),
     )
     options = csv.WriteOptions(include_header=False)
     with database_errors(), connection.cursor() as cursor:

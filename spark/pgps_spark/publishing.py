@@ -99,9 +99,9 @@ def bring_in(batches: Iterator[pa.RecordBatch], target: Target, *, load: str, jo
         if target.rejects is None:
             few, more = _few(batches)
             if more:
-                events = _copied_apart_from_others(connection, chain(few, batches), target.event_type, load, name)
-                if events is not None:
-                    return Part(name, events)
+                own = _table_of_its_own(connection, target.event_type, load, name)
+                if own is not None:
+                    return Part(name, copied_in(connection, own, chain(few, batches), {}))
             return Part(name, copied_in(connection, row[0], chain(few, batches), {"pgps_part": name}))
         events = 0
         refused: list[tuple[pa.RecordBatch, int, PgpsError]] = []
@@ -129,18 +129,15 @@ def _few(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], bool]
     return taken, False
 
 
-def _copied_apart_from_others(
-    connection: psycopg.Connection, batches: Iterator[pa.RecordBatch], event_type: str, load: str, part: str
-) -> int | None:
-    """Copy a task's rows into a table of this try alone; return how many, None if the load has no table more.
+def _table_of_its_own(connection: psycopg.Connection, event_type: str, load: str, part: str) -> str | None:
+    """Make a table for a task's rows alone, and commit it; None if the load has no table more.
 
-    Making a table takes as long as some thousand rows; then each row is faster, both here and when it is published.
+    This takes as long as some thousand rows; then each row is faster, both here and when it is published.
     """
-    with database_errors(), connection.transaction():
-        query = "select pgps.begin_load_part(%s, %s, %s)"
-        row = connection.execute(query, [event_type, load, part]).fetchone()
-        assert row is not None
-        return None if row[0] is None else copied_in(connection, row[0], batches, {}, frozen=True)
+    with database_errors():
+        row = connection.execute("select pgps.begin_load_part(%s, %s, %s)", [event_type, load, part]).fetchone()
+    assert row is not None
+    return None if row[0] is None else str(row[0])
 
 
 def publish_all(parts: Sequence[Part], target: Target, *, load: str, job: str, batch: int) -> int | None:

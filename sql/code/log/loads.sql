@@ -91,7 +91,7 @@ begin
         raise exception 'invalid name of a part "%"', v_part using errcode = '22023',
             hint = 'Give 1 to 200 bytes, other ones in each try: for example a random UUID.';
     end if;
-    -- Its row is not locked: this transaction lasts as long as a copy, and who publishes the load does not wait for it.
+    -- Its row is not locked: this transaction may last as long as a copy, and who publishes the load does not wait.
     select l.* into v_load from pgps_internal.load l where l.name = args ->> 'load';
     if not found then
         raise exception 'load "%" has not been begun', args ->> 'load' using errcode = '55000',
@@ -107,8 +107,8 @@ begin
     end if;
     v_table := pgps_internal.part_table(v_load.relation, v_part);
     -- Like the load's table, not the endpoint: what it is like stays locked, and an endpoint is altered and dropped.
-    execute format('create unlogged table %s (like %s including defaults including constraints including storage)',
-        v_table, v_load.relation);
+    execute format('create unlogged table %s (like %s including defaults including constraints including storage)
+        with (autovacuum_enabled = off)', v_table, v_load.relation);
     execute format('alter table %s drop column pgps_part, drop column pgps_row', v_table);
     execute format('grant insert, select on %s to %I', v_table, caller);
     return v_table;
@@ -127,9 +127,9 @@ begin atomic
 end;
 comment on function pgps.begin_load_part(text, text, text) is
 'Makes a table for the rows of one try alone, which is faster than that of pgps.begin_load when they are many; it has
-the columns of the publish endpoint and its constraints. It is filled by one COPY in the transaction that makes it,
-which may be COPY (FREEZE); its rows are published in their order there. When that transaction does not commit, the
-table is gone with it. load: one that this role has begun with pgps.begin_load, in another transaction. part: the name
+the columns of the publish endpoint and its constraints. It is filled by one COPY, in a transaction that begins when the
+one that makes it has committed (of an unlogged table that was made in vain PostgreSQL may leave a file that a crash
+right afterwards stumbles over); its rows are published in their order there. load: one that this role has begun with pgps.begin_load, in another transaction. part: the name
 of the try, 1 to 200 bytes, which pgps.publish_load is given; null is returned, and the rows go into the table of
 pgps.begin_load, when the load has 200 such tables. Holds up nobody who publishes or discards the load meanwhile; waits
 for another transaction that makes the same part. Errors: 42704, 22023 null or a wrong name, 55000 not begun, 42501

@@ -18,11 +18,12 @@ _PUBLISH = "select pgps.publish_load(%s, %s, %s::text[], '{n}', null, null, %s)"
 
 
 def _bring(connection: psycopg.Connection, event_type: str, load: str, part: str, numbers: range) -> str:
-    """Bring numbers in as a part, and return its table; the caller's transaction, if any, is joined."""
-    with connection.transaction() if connection.autocommit else contextlib.nullcontext():
-        table = str(call(connection, "begin_load_part", event_type, load, part))
-        with connection.cursor().copy(f"copy {table} (n) from stdin (freeze)") as copy:
-            copy.write("".join(f"{n}\n" for n in numbers))
+    """Bring numbers in as a part, and return its table; without autocommit, the copy is left open."""
+    table = str(call(connection, "begin_load_part", event_type, load, part))
+    if not connection.autocommit:
+        connection.commit()
+    with connection.cursor().copy(f"copy {table} (n) from stdin") as copy:
+        copy.write("".join(f"{n}\n" for n in numbers))
     return table
 
 
@@ -181,7 +182,7 @@ def test_two_tries_of_one_name_are_one_part(
     make_type(admin, t)
     call(admin, "begin_load", t, load)
     first = connect(autocommit=False)
-    _bring(first, t, load, "a", range(3))
+    call(first, "begin_load_part", t, load, "a")
     rows(admin, "set lock_timeout = '200ms'")
     with refused("55P03"):
         call(admin, "begin_load_part", t, load, "a")
@@ -227,13 +228,20 @@ def test_a_part_that_a_crash_has_emptied_is_not_published(own_cluster: EmbeddedC
     with contextlib.closing(connected()) as connection:
         make_type(connection, "tick")
         call(connection, "begin_load", "tick", "load")
-        table = _bring(connection, "tick", "load", "before", range(3))
+        tables = [_bring(connection, "tick", "load", "before", range(3))]
+        killed, failed = connected(), connected()
+        killed.autocommit = failed.autocommit = False
+        tables += [_bring(killed, "tick", "load", "killed", range(100_000))]
+        tables += [_bring(failed, "tick", "load", "failed", range(100_000))]
+        failed.rollback()
     own_cluster.kill9()
     own_cluster.start()
+    killed.close()
+    failed.close()
     with contextlib.closing(connected()) as connection:
         _bring(connection, "tick", "load", "after", range(3))
         with refused("55000", "has 3 events where 6"):
             rows(connection, _PUBLISH, ["tick", "load", ["before", "after"], 6])
         assert column(connection, f"select n from {queue('tick', 'log')}") == []
         assert call(connection, "discard_load", "load") is True
-        assert _is_there(connection, table) == [False]
+        assert _is_there(connection, *tables) == [False] * 3
