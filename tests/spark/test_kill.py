@@ -128,7 +128,7 @@ def test_an_archive_that_is_killed_has_each_event_once(spark: SparkSession, brok
     command = [sys.executable, "-m", "pgps_spark", "run", str(path), "--master", "local[2]", "--driver-memory", "512m"]
     archive = tmp_path / "archive" / event_type
     # In the middle of what waits, twice; then when small files are put together.
-    for turn, reached in enumerate((_batches(archive, 3), _batches(archive, 10), (archive / "in/_together").exists)):
+    for turn, reached in enumerate((_batches(archive, 3), _batches(archive, 10), _is_put_together(archive))):
         _killed_at(reached, command, tmp_path / f"{turn}.log")
     subprocess.run(command, capture_output=True, check=True, timeout=300)
     found = [row.n for row in spark.read.parquet(f"{archive}/in").collect()]
@@ -138,6 +138,10 @@ def test_an_archive_that_is_killed_has_each_event_once(spark: SparkSession, brok
 
 def _batches(archive: Path, number: int) -> Callable[[], bool]:
     return lambda: len(list(archive.glob("in/date=*/batch=*"))) >= number
+
+
+def _is_put_together(archive: Path) -> Callable[[], bool]:
+    return lambda: next(archive.glob("in/_together-*"), None) is not None
 
 
 def _has(broker: Broker, count: str, wanted: int) -> bool:
