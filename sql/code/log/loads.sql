@@ -127,13 +127,14 @@ begin atomic
 end;
 comment on function pgps.begin_load_part(text, text, text) is
 'Makes a table for the rows of one try alone, which is faster than that of pgps.begin_load when they are many; it has
-the columns of the publish endpoint and its constraints. It is filled by one COPY, in a transaction that begins when
-the one that makes it has committed (of an unlogged table that was made in vain PostgreSQL may leave a file that a crash
-right afterwards stumbles over); its rows are published in their order there. load: one that this role has begun with pgps.begin_load, in another transaction. part: the name
-of the try, 1 to 200 bytes, which pgps.publish_load is given; null is returned, and the rows go into the table of
-pgps.begin_load, when the load has 200 such tables. Holds up nobody who publishes or discards the load meanwhile; waits
-for another transaction that makes the same part. Errors: 42704, 22023 null or a wrong name, 55000 not begun, 42501
-another role''s load, or of another event type, 42710 there is such a part.';
+the columns of the publish endpoint and its constraints. It is filled by one COPY, in a transaction that begins when the
+one that makes it has committed (of an unlogged table that was made in vain PostgreSQL may leave a file that a crash
+right afterwards stumbles over); its rows are published in their order there. load: one that this role has begun with
+pgps.begin_load, in another transaction. part: the name of the try, 1 to 200 bytes, which pgps.publish_load is given;
+null is returned, and the rows go into the table of pgps.begin_load, when the load has 200 such tables. Holds up nobody
+who publishes or discards the load meanwhile; waits for another transaction that makes the same part. Errors: 42704,
+22023 null or a wrong name, 55000 not begun, 42501 another role''s load, or of another event type, 42710 there is such a
+part.';
 
 create or replace function pgps_internal.tables_of_load(load_table text) returns setof regclass
 language sql stable
