@@ -61,7 +61,10 @@ def _experiment(name: str, results: dict[str, Any], pictures: dict[str, list[str
     experiment = results["experiments"][name]
     # The first line of the method is the title.
     parts = [f"## {experiment['title']}", experiment["method"].partition("\n\n")[2]]
-    parts.append(f"{experiment['runs']} rounds, {experiment['date'][:10]}, load before {experiment['load']:.1f}.")
+    # A search is one round, however many others have.
+    rounds = max((len(figure["samples"]) for figure in experiment["figures"]), default=experiment["runs"])
+    times = f"{rounds} round{'s' if rounds > 1 else ''}"
+    parts.append(f"{times}, {experiment['date'][:10]}, load before {experiment['load']:.1f}.")
     parts += [f"![{experiment['title']}](images/{file})" for file in pictures.get(name, [])]
     # Many successive rounds are easier to read in the plot than in a table.
     tables = dict.fromkeys(cell["table"] for cell in experiment["cells"]) if experiment["plot"] != "lines" else ()
