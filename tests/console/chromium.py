@@ -131,10 +131,13 @@ class Windows:
         )
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.goto("/login")
+        # A page is there before the browser has come to give its first field the focus.
+        expect(page.locator("[name=user]")).to_be_focused()
         page.keyboard.type(self.role)
         page.keyboard.press("Tab")
         page.keyboard.type("test")
         page.keyboard.press("Enter")
+        expect(page.locator("form [name=password]"), "was not let in").to_have_count(0)
         page.wait_for_url("**/")
         return page
 

@@ -15,7 +15,7 @@ from pgps.client._async import runtime
 from pgps.client._async.session import AnyConnection, is_pooled, open_connection
 from pgps.client._conninfo import Target
 from pgps.client._wire import mapped
-from pgps.errors import ConnectionLost
+from pgps.errors import ConnectionLost, WrongState
 
 __all__ = ["POLL_DEAF", "AsyncHub", "Heard"]
 
@@ -81,8 +81,10 @@ class AsyncHub:
         async with self._lock:
             if self._task is None:
                 await self._begin()
+            elif self._connection is None:
+                await self._connect()  # who follows it may sleep between two attempts
             if self._connection is None:
-                raise ConnectionLost("the connection is being made again", hint="Try again.", sqlstate="08006")
+                raise WrongState("a pooler stands between", hint="Connect to the server itself.", sqlstate="55000")
             await greet(self._connection)
             self._greets.append(greet)
 
@@ -111,7 +113,6 @@ class AsyncHub:
         await self._drop()
 
     async def _begin(self) -> None:
-        await self._drop()  # one that was left by an attempt that failed
         await self._connect()
         if not self.is_deaf:
             self._task = runtime.Task(self._run, "pgps-listen")
@@ -131,10 +132,14 @@ class AsyncHub:
         self._connection = connection
         self._connection.pgconn.notify_handler = self._notified
         self._waiter = runtime.Waiter(self._connection)
-        for channel in self._listeners:
-            await self._say("listen {}", channel)
-        for greet in self._greets:
-            await greet(self._connection)
+        try:
+            for channel in self._listeners:
+                await self._say("listen {}", channel)
+            for greet in self._greets:
+                await greet(self._connection)
+        except BaseException:
+            await self._drop()
+            raise
 
     async def _say(self, statement: str, channel: str) -> None:
         if self._connection is not None:
@@ -150,19 +155,19 @@ class AsyncHub:
 
     async def _run(self) -> None:
         while not self._closed and not self.is_deaf:
+            async with self._lock:
+                connection, waiter = self._connection, self._waiter
             try:
-                await self._follow()
+                if connection is not None and waiter is not None:
+                    await self._follow(connection, waiter)
             except ConnectionLost as lost:
                 _log.info("no longer listening: %s", lost.message)
             if not self._closed:
-                await self._reconnect()
+                await self._replace(connection)
 
-    async def _follow(self) -> None:
-        """Tell what comes, until the connection is lost."""
+    async def _follow(self, connection: AnyConnection, waiter: runtime.Waiter) -> None:
+        """Tell what comes on a connection, until it is lost."""
         while not self._closed:
-            connection, waiter = self._connection, self._waiter
-            if connection is None or waiter is None:
-                return
             await waiter.wait(_LOOK)
             async with connection.lock:
                 with mapped():
@@ -172,15 +177,17 @@ class AsyncHub:
                 if not self._closed:
                     waiter.again()
 
-    async def _reconnect(self) -> None:
+    async def _replace(self, lost: AnyConnection | None) -> None:
+        """Connect again, unless somebody else has done so, and tell that something may have been missed."""
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(ConnectionLost), wait=wait_random_exponential(multiplier=0.05, max=5)
         )
         async for attempt in attempts:
             with attempt:
                 async with self._lock:
-                    await self._drop()
-                    if not self._closed:
+                    if self._connection is lost:
+                        await self._drop()
+                    if self._connection is None and not self._closed:
                         await self._connect()
         for listeners in list(self._listeners.values()):
             for heard in list(listeners):

@@ -94,8 +94,9 @@ class Waiter:
 
     def again(self) -> None:
         """Watch again, when all has been read."""
-        self._signal.clear()
-        self._loop.add_reader(self._fd, self._readable)
+        if self._fd >= 0:  # closed, it says so to whoever waits
+            self._signal.clear()
+            self._loop.add_reader(self._fd, self._readable)
 
     def wake(self) -> None:
         """End the wait."""

@@ -60,7 +60,7 @@ class AsyncSeat:
                 hint="Connect to the server itself.",
                 sqlstate="55000",
             )
-        await self.core.hub.attach(self._connected)
+        await self.core.session.patiently(lambda: self.core.hub.attach(self._connected))
 
     async def leave(self) -> None:
         """Stop listening, and let the server see that this program has gone."""

@@ -16,7 +16,7 @@ from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._sync.session import AnyConnection, is_pooled, open_connection
 from pgps.client._wire import mapped
-from pgps.errors import ConnectionLost
+from pgps.errors import ConnectionLost, WrongState
 
 __all__ = ["POLL_DEAF", "Heard", "Hub"]
 
@@ -82,8 +82,10 @@ class Hub:
         with self._lock:
             if self._task is None:
                 self._begin()
+            elif self._connection is None:
+                self._connect()  # who follows it may sleep between two attempts
             if self._connection is None:
-                raise ConnectionLost("the connection is being made again", hint="Try again.", sqlstate="08006")
+                raise WrongState("a pooler stands between", hint="Connect to the server itself.", sqlstate="55000")
             greet(self._connection)
             self._greets.append(greet)
 
@@ -112,7 +114,6 @@ class Hub:
         self._drop()
 
     def _begin(self) -> None:
-        self._drop()  # one that was left by an attempt that failed
         self._connect()
         if not self.is_deaf:
             self._task = runtime.Task(self._run, "pgps-listen")
@@ -132,10 +133,14 @@ class Hub:
         self._connection = connection
         self._connection.pgconn.notify_handler = self._notified
         self._waiter = runtime.Waiter(self._connection)
-        for channel in self._listeners:
-            self._say("listen {}", channel)
-        for greet in self._greets:
-            greet(self._connection)
+        try:
+            for channel in self._listeners:
+                self._say("listen {}", channel)
+            for greet in self._greets:
+                greet(self._connection)
+        except BaseException:
+            self._drop()
+            raise
 
     def _say(self, statement: str, channel: str) -> None:
         if self._connection is not None:
@@ -151,19 +156,19 @@ class Hub:
 
     def _run(self) -> None:
         while not self._closed and not self.is_deaf:
+            with self._lock:
+                connection, waiter = self._connection, self._waiter
             try:
-                self._follow()
+                if connection is not None and waiter is not None:
+                    self._follow(connection, waiter)
             except ConnectionLost as lost:
                 _log.info("no longer listening: %s", lost.message)
             if not self._closed:
-                self._reconnect()
+                self._replace(connection)
 
-    def _follow(self) -> None:
-        """Tell what comes, until the connection is lost."""
+    def _follow(self, connection: AnyConnection, waiter: runtime.Waiter) -> None:
+        """Tell what comes on a connection, until it is lost."""
         while not self._closed:
-            connection, waiter = self._connection, self._waiter
-            if connection is None or waiter is None:
-                return
             waiter.wait(_LOOK)
             with connection.lock:
                 with mapped():
@@ -173,14 +178,16 @@ class Hub:
                 if not self._closed:
                     waiter.again()
 
-    def _reconnect(self) -> None:
+    def _replace(self, lost: AnyConnection | None) -> None:
+        """Connect again, unless somebody else has done so, and tell that something may have been missed."""
         attempts = Retrying(
             retry=retry_if_exception_type(ConnectionLost), wait=wait_random_exponential(multiplier=0.05, max=5)
         )
         for attempt in attempts:
             with attempt, self._lock:
-                self._drop()
-                if not self._closed:
+                if self._connection is lost:
+                    self._drop()
+                if self._connection is None and not self._closed:
                     self._connect()
         for listeners in list(self._listeners.values()):
             for heard in list(listeners):

@@ -73,13 +73,23 @@ class Waiter:
         self._fd = os.dup(connection.fileno())
         self._woken, self._wake = os.pipe()
         self._lock = threading.Lock()
+        self._is_waited_for = False
+        self._is_closed = False
 
     def wait(self, timeout: float) -> None:
         """Wait for something to read, at most `timeout` seconds."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_waited_for = True
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         poll.poll(timeout * 1000)
+        with self._lock:
+            self._is_waited_for = False
+            if self._is_closed:
+                self._let_go()
 
     def again(self) -> None:
         """Watch again, when all has been read."""
@@ -87,16 +97,23 @@ class Waiter:
     def wake(self) -> None:
         """End the wait."""
         with self._lock:
-            if self._fd >= 0:
+            if not self._is_closed:
                 os.write(self._wake, b"!")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection, and end the wait: who waits closes what it watches, whose numbers are free then."""
         with self._lock:
-            if self._fd >= 0:
-                for fd in (self._fd, self._woken, self._wake):
-                    os.close(fd)
-                self._fd = -1
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if self._is_waited_for:
+                os.write(self._wake, b"!")
+            else:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        for fd in (self._fd, self._woken, self._wake):
+            os.close(fd)
 
 
 def call(function: Callable[..., T], *args: Any) -> T:

@@ -61,7 +61,7 @@ class Seat:
                 hint="Connect to the server itself.",
                 sqlstate="55000",
             )
-        self.core.hub.attach(self._connected)
+        self.core.session.patiently(lambda: self.core.hub.attach(self._connected))
 
     def leave(self) -> None:
         """Stop listening, and let the server see that this program has gone."""

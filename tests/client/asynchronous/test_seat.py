@@ -9,7 +9,9 @@ import pytest
 
 from pgps import errors
 from pgps.client import AsyncClient, AsyncOccurrence
-from pgps.client._async import runtime
+from pgps.client._async import hub, runtime
+from pgps.client._async.session import AnyConnection
+from pgps.client._conninfo import Target
 from tests.client.asynchronous.rig import dispatch, until
 from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import Connect
@@ -97,6 +99,37 @@ async def test_who_has_lost_his_name_goes_on_without_it(dsn: str, admin: psycopg
             async with client.transaction() as connection:
                 await client.publish(kind, {"n": 2}, connection=connection)
         await me.close()
+        async with client.identify(next_one) as another:
+            assert another.is_connected
+    for one in (who, next_one):
+        call(admin, "drop_client", one)
+
+
+async def test_one_client_is_many_one_after_the_other(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    everybody = [name("c") for _ in range(25)]
+    async with AsyncClient(dsn) as client:
+        for one in everybody:
+            async with client.identify(one) as me:
+                assert me.is_connected
+    for one in everybody:
+        call(admin, "drop_client", one)
+
+
+async def test_a_name_is_taken_while_the_connection_that_listens_cannot_be_made(
+    dsn: str, admin: psycopg.Connection, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who, next_one = name("c"), name("c")
+    async with AsyncClient(dsn) as client:
+        async with client.identify(who):
+            pass
+        connect, failures = hub.open_connection, iter(range(3))
+
+        async def fails_at_first(target: Target) -> AnyConnection:
+            if next(failures, None) is not None:
+                raise errors.ConnectionLost("the server is away", sqlstate="08006")
+            return await connect(target)
+
+        monkeypatch.setattr(hub, "open_connection", fails_at_first)
         async with client.identify(next_one) as another:
             assert another.is_connected
     for one in (who, next_one):

@@ -10,7 +10,9 @@ import pytest
 
 from pgps import errors
 from pgps.client import Client, Occurrence
-from pgps.client._sync import runtime
+from pgps.client._conninfo import Target
+from pgps.client._sync import hub, runtime
+from pgps.client._sync.session import AnyConnection
 from tests.client.synchronous.rig import dispatch, until
 from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import Connect
@@ -98,6 +100,37 @@ def test_who_has_lost_his_name_goes_on_without_it(dsn: str, admin: psycopg.Conne
             with client.transaction() as connection:
                 client.publish(kind, {"n": 2}, connection=connection)
         me.close()
+        with client.identify(next_one) as another:
+            assert another.is_connected
+    for one in (who, next_one):
+        call(admin, "drop_client", one)
+
+
+def test_one_client_is_many_one_after_the_other(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    everybody = [name("c") for _ in range(25)]
+    with Client(dsn) as client:
+        for one in everybody:
+            with client.identify(one) as me:
+                assert me.is_connected
+    for one in everybody:
+        call(admin, "drop_client", one)
+
+
+def test_a_name_is_taken_while_the_connection_that_listens_cannot_be_made(
+    dsn: str, admin: psycopg.Connection, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who, next_one = name("c"), name("c")
+    with Client(dsn) as client:
+        with client.identify(who):
+            pass
+        connect, failures = hub.open_connection, iter(range(3))
+
+        def fails_at_first(target: Target) -> AnyConnection:
+            if next(failures, None) is not None:
+                raise errors.ConnectionLost("the server is away", sqlstate="08006")
+            return connect(target)
+
+        monkeypatch.setattr(hub, "open_connection", fails_at_first)
         with client.identify(next_one) as another:
             assert another.is_connected
     for one in (who, next_one):
