@@ -74,12 +74,12 @@ class Waiter:
         self._woken, self._wake = os.pipe()
         self._lock = threading.Lock()
         self._is_waited_for = False
-        self._is_closed = False
+        self._closed = threading.Event()
 
     def wait(self, timeout: float) -> None:
         """Wait for something to read, at most `timeout` seconds."""
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 return
             self._is_waited_for = True
         poll = select.poll()
@@ -88,7 +88,7 @@ class Waiter:
         poll.poll(timeout * 1000)
         with self._lock:
             self._is_waited_for = False
-            if self._is_closed:
+            if self._closed.is_set():
                 self._let_go()
 
     def again(self) -> None:
@@ -97,15 +97,15 @@ class Waiter:
     def wake(self) -> None:
         """End the wait."""
         with self._lock:
-            if not self._is_closed:
+            if not self._closed.is_set():
                 os.write(self._wake, b"!")
 
     def close(self) -> None:
         """Let go of the connection, and end the wait: who waits closes what it watches, whose numbers are free then."""
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 return
-            self._is_closed = True
+            self._closed.set()
             if self._is_waited_for:
                 os.write(self._wake, b"!")
             else:

@@ -10,7 +10,7 @@ import pytest
 from pgps import errors
 from pgps.client import AsyncClient, AsyncOccurrence
 from pgps.client._async import hub, runtime
-from pgps.client._async.session import AnyConnection
+from pgps.client._async.session import AnyConnection, open_connection
 from pgps.client._conninfo import Target
 from tests.client.asynchronous.rig import dispatch, until
 from tests.fix_broker import call, make_type, publish, rows, value
@@ -122,12 +122,12 @@ async def test_a_name_is_taken_while_the_connection_that_listens_cannot_be_made(
     async with AsyncClient(dsn) as client:
         async with client.identify(who):
             pass
-        connect, failures = hub.open_connection, iter(range(3))
+        failures = iter(range(3))
 
         async def fails_at_first(target: Target) -> AnyConnection:
             if next(failures, None) is not None:
                 raise errors.ConnectionLost("the server is away", sqlstate="08006")
-            return await connect(target)
+            return await open_connection(target)
 
         monkeypatch.setattr(hub, "open_connection", fails_at_first)
         async with client.identify(next_one) as another:

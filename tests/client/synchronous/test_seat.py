@@ -12,7 +12,7 @@ from pgps import errors
 from pgps.client import Client, Occurrence
 from pgps.client._conninfo import Target
 from pgps.client._sync import hub, runtime
-from pgps.client._sync.session import AnyConnection
+from pgps.client._sync.session import AnyConnection, open_connection
 from tests.client.synchronous.rig import dispatch, until
 from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import Connect
@@ -123,12 +123,12 @@ def test_a_name_is_taken_while_the_connection_that_listens_cannot_be_made(
     with Client(dsn) as client:
         with client.identify(who):
             pass
-        connect, failures = hub.open_connection, iter(range(3))
+        failures = iter(range(3))
 
         def fails_at_first(target: Target) -> AnyConnection:
             if next(failures, None) is not None:
                 raise errors.ConnectionLost("the server is away", sqlstate="08006")
-            return connect(target)
+            return open_connection(target)
 
         monkeypatch.setattr(hub, "open_connection", fails_at_first)
         with client.identify(next_one) as another:
