@@ -122,7 +122,8 @@ begin
 end
 $$;
 comment on function pgps_internal.admit_item(pgps_internal.neighbour, jsonb, jsonb, text) is
-'Applies rules 2 to 4 of the horizon to one item: returns the ids of its events that are to be published here';
+'Applies rules 2 to 4 of the horizon to one item, whose slices are given: returns the ids of its events that are to be
+published here';
 
 create or replace function pgps_internal.in_other_epochs(origin pgps_internal.origin, item jsonb)
 returns setof pgps_internal.arrival

@@ -120,9 +120,9 @@ as $$
         from part p join pgps_internal.arrival a on a.hi >= lower(p.ids) and a.lo < upper(p.ids) and a.ids && p.ids
     ),
     own as (
-        select o.origin_id, p.batch_id as upto, p.type_id, pgps_internal.published_here(p.ids) as ids,
-            false as is_late
-        from part p join pgps_internal.origin o on o.is_self and p.batch_id > o.from_batch
+        select o.origin_id, p.batch_id as upto, p.type_id, p.ids, false as is_late
+        from pgps_internal.published_between(items_between.after, items_between.upto, items_between.type_ids) p
+        join pgps_internal.origin o on o.is_self and p.batch_id > o.from_batch
             and p.batch_id <= coalesce(o.to_batch, p.batch_id)
     )
     select x.origin_id, x.upto, x.type_id, range_agg(r), bool_or(x.is_late)

@@ -159,19 +159,17 @@ declare
     v_types integer[] := ship_history.types;
 begin
     with had as materialized (
-        select b.batch_id as upto, b.batch_id, b.type_id, b.ids from pgps_internal.batch_type b
-        where v_origin.is_self and b.type_id = any (v_types)
-            and b.batch_id > greatest(v_after, v_origin.from_batch) and b.batch_id <= ship_history.packed
-            and b.batch_id <= coalesce(v_origin.to_batch, b.batch_id)
+        select b.batch_id as upto, b.batch_id, b.type_id, b.ids
+        from pgps_internal.published_between(greatest(v_after, v_origin.from_batch),
+            least(ship_history.packed, v_origin.to_batch), v_types) b
+        where v_origin.is_self
         union all
         select a.upto, b.batch_id, b.type_id, b.ids * a.ids from pgps_internal.arrival a
         join pgps_internal.batch_type b on b.batch_id <= ship_history.packed and b.type_id = any (v_types)
         where not v_origin.is_self and a.origin_id = v_origin.origin_id and a.upto > v_after and b.ids && a.ids
     ),
     own as materialized (
-        select h.upto, h.batch_id, h.type_id,
-            case when v_origin.is_self then pgps_internal.published_here(h.ids) else h.ids end as ids
-        from had h where not isempty(h.ids)
+        select h.* from had h where not isempty(h.ids)
     ),
     wanted as materialized (
         select t.type_id, pgps_internal.wanted_ids(ship_history.neighbour, t.type_id, t.ids) as ids

@@ -58,36 +58,106 @@ comment on function pgps_internal.end_rewind(pgps_internal.origin) is
 'Ends a rewind when all that was asked for again has come: the children''s filters are in force here from its start on';
 
 create or replace function pgps_internal.held_already(
-    event_type pgps_internal.event_type, ids int8multirange, origin_id integer, upto bigint,
-    out known int8multirange, out counted int8multirange
-) language plpgsql
+    event_type pgps_internal.event_type, lseqs bigint[], origins integer[], batches bigint[], ids int8multirange[]
+) returns table (lseq bigint, known int8multirange, counted int8multirange, is_gone boolean)
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_first bigint := (select min(b.batch_id) from pgps_internal.batch_type b);
+    -- All batches are there as long as the first one is.
+    v_is_whole boolean := (select min(b.batch_id) from pgps_internal.batch_type b) <= 1;
+    v_trimmed bigint := (select max(t.event_id) from pgps_internal.trimmed t
+        where t.type_id = (held_already.event_type).type_id);
 begin
-    execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')) filter (where '
-        'k.is_held), ''{}''),
-            coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'')
-        from pg_temp.pgps_stage_%s s
-        cross join lateral (
-            -- Unless its batch was truncated before it: who asks is answered from the ledger of batches.
-            select bool_or($4 <= 1 or not pgps_internal.is_dispatched(l.xid, l.event_id, pgps_internal.last_batch())
-                or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)
-                or exists (select from pgps_internal.set_aside s where s.type_id = $5 and s.batch_id is null
-                    and s.ranges @> l.event_id)) as is_held
-            from pgps_internal.arrival a, unnest(a.ids) w(ids), %s l
-            where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids)
-                and l.pgps_origin_event = s.pgps_event) k
-        where s.pgps_id <@ $1 and k.is_held is not null',
-        (held_already.event_type).type_id, (held_already.event_type).log)
-    using held_already.ids, held_already.origin_id, held_already.upto, v_first, (held_already.event_type).type_id
-    into known, counted;
+    return query execute format('
+        with asked as materialized (
+            select * from unnest($1, $2, $3, $4) q(lseq, origin_id, upto, ids)
+        ),
+        came as materialized (
+            select q.lseq, a.ids from asked q join pgps_internal.arrival a using (origin_id, upto)
+            where a.origin_id = any ($2) and a.ids is not null
+        ),
+        there as materialized (
+            select c.lseq, l.event_id, l.xid, l.pgps_origin_event
+            from came c cross join unnest(c.ids) w(ids) cross join lateral (
+                select e.event_id, e.xid, e.pgps_origin_event from %1$s e
+                where e.event_id >= lower(w.ids) and e.event_id < upper(w.ids)) l
+        ),
+        -- Unless its batch was truncated before it: who asks is answered from the ledger of batches.
+        listed as materialized (
+            select coalesce(range_agg(r), ''{}'') as ids from (select min(t.event_id) as lo, max(t.event_id) as hi
+                from there t having not $5) t
+            join pgps_internal.batch_type b on b.type_id = $6 and b.ids && int8range(t.lo, t.hi, ''[]'')
+            cross join unnest(b.ids) r
+        ),
+        pairs as (
+            select s.lseq, s.pgps_id, bool_or($5
+                    or not pgps_internal.is_dispatched(t.xid, t.event_id, pgps_internal.last_batch())
+                    or (select i.ids from listed i) @> t.event_id
+                    or exists (select from pgps_internal.set_aside d where d.type_id = $6 and d.batch_id is null
+                        and d.ranges @> t.event_id)) as is_held
+            from (select q.lseq, i.id, s.pgps_id, s.pgps_event
+                from asked q cross join unnest(q.ids) r cross join generate_series(lower(r), upper(r) - 1) i(id)
+                join pg_temp.pgps_stage_%2$s s on s.pgps_id = i.id) s
+            join there t on t.lseq = s.lseq and t.pgps_origin_event = s.pgps_event
+            group by s.lseq, s.pgps_id
+        )
+        select q.lseq, coalesce(k.known, ''{}''), coalesce(k.counted, ''{}''),
+            exists (select from came c where c.lseq = q.lseq and lower(c.ids) <= $7)
+        from asked q left join (select p.lseq,
+                range_agg(int8range(p.pgps_id, p.pgps_id, ''[]'')) filter (where p.is_held) as known,
+                range_agg(int8range(p.pgps_id, p.pgps_id, ''[]'')) as counted from pairs p group by p.lseq) k
+            using (lseq)', (held_already.event_type).log, (held_already.event_type).type_id)
+    using held_already.lseqs, held_already.origins, held_already.batches, held_already.ids, coalesce(v_is_whole, true),
+        (held_already.event_type).type_id, v_trimmed;
 end
 $$;
-comment on function pgps_internal.held_already(pgps_internal.event_type, int8multirange, integer, bigint) is
-'Which events of an item that is fetched again are here (known), and which were counted when they came (counted), which
-may be more';
+comment on function pgps_internal.held_already(pgps_internal.event_type, bigint[], integer[], bigint[],
+int8multirange[]) is
+'Of the events of a type (ids) in items that are fetched again (lseqs), each of a batch of an origin: which are here
+(known), which were counted when they came (counted), which may be more, and whether some of the batch''s are truncated';
+
+create or replace function pgps_internal.with_held(neighbour pgps_internal.neighbour, items jsonb, slices jsonb)
+returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slices jsonb := with_held.slices;
+    v_asked record;
+begin
+    if not exists (select from pgps_internal.origin o
+            where o.parent = (with_held.neighbour).neighbour_id and o.rewind_from is not null) then
+        return v_slices;
+    end if;
+    for v_asked in
+        select t as event_type, array_agg(q.lseq) as lseqs, array_agg(q.origin_id) as origins,
+            array_agg(q.upto) as batches, array_agg(q.ids) as ids
+        from (select (s.value ->> 'type_id')::integer as type_id, i.lseq, o.origin_id, i.upto, range_agg(r) as ids
+            from jsonb_to_recordset(with_held.items) i(lseq bigint, broker uuid, epoch integer, attachment integer,
+                upto bigint)
+            join pgps_internal.origin o on o.broker_id = i.broker and o.epoch = i.epoch
+            join jsonb_array_elements(v_slices) s on (s.value ->> 'lseq')::bigint = i.lseq
+            cross join unnest((s.value ->> 'ids')::int8multirange) r
+            where o.parent = (with_held.neighbour).neighbour_id and o.rewind_from is not null
+                and o.attachment = i.attachment and i.upto <= pgps_internal.horizon(o.origin_id)
+            group by 1, 2, 3, 4) q
+        join pgps_internal.event_type t using (type_id)
+        group by t.type_id, t
+    loop
+        select jsonb_agg(s.value || coalesce(case when (s.value ->> 'type_id')::integer = (v_asked.event_type).type_id
+            then jsonb_build_object('known', h.known, 'counted', h.counted, 'is_gone', h.is_gone) end, '{}') order by n)
+        into v_slices
+        from jsonb_array_elements(v_slices) with ordinality s(value, n)
+        left join pgps_internal.held_already(v_asked.event_type, v_asked.lseqs, v_asked.origins, v_asked.batches,
+            v_asked.ids) h on h.lseq = (s.value ->> 'lseq')::bigint;
+    end loop;
+    return v_slices;
+end
+$$;
+comment on function pgps_internal.with_held(pgps_internal.neighbour, jsonb, jsonb) is
+'The slices of a batch; those of items that are fetched again with what of their events is here already, asked at once
+for all of a type: known, counted, is_gone (pgps_internal.held_already)';
 
 create or replace function pgps_internal.skip_here(type_id integer, ids int8multirange) returns void
 language plpgsql
@@ -108,55 +178,47 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_upto bigint := (admit_rewound.item ->> 'upto')::bigint;
-    -- Those of this item, chosen once: a batch has hundreds of items, each with slices of its own.
-    v_slices jsonb;
-    v_type pgps_internal.event_type;
-    v_known int8multirange;
-    v_counted int8multirange;
-    v_had int8multirange := '{}';
+    v_slices jsonb := admit_rewound.slices;
     v_ids int8multirange;
+    v_had int8multirange;
     v_new int8multirange;
-    v_tallies pgps_internal.tally[] := '{}';
+    v_tallies pgps_internal.tally[];
 begin
-    select coalesce(to_jsonb(array_agg(s.value)), '[]') into v_slices from jsonb_array_elements(admit_rewound.slices) s
-    where s.value -> 'lseq' = admit_rewound.item -> 'lseq';
-    select coalesce(range_agg(r), '{}') into v_ids
-    from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange) r;
-    for v_type in select t.* from pgps_internal.event_type t
-        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(v_slices) s)
-    loop
-        -- Which events are here already, by origin and event id; and which were counted already, which may be more.
-        select h.known, h.counted into v_known, v_counted
-        from pgps_internal.held_already(v_type, v_ids, (admit_rewound.origin).origin_id, v_upto) h;
-        v_had := v_had + v_known;
-        v_tallies := v_tallies || array(select (v_type.type_id, sum(upper(r) - lower(r)))::pgps_internal.tally
-            from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange - v_counted) r
-            where (s.value ->> 'type_id')::integer = v_type.type_id having count(*) > 0);
-        if exists (select from pgps_internal.arrival a where a.origin_id = (admit_rewound.origin).origin_id
-                and a.upto = v_upto and pgps_internal.is_truncated(v_type.type_id, a.ids)) then
-            -- Events that were counted and truncated since cannot be told from new ones.
-            perform pgps_internal.excuse((admit_rewound.origin).origin_id, v_upto, v_type.type_id);
-        end if;
-        -- Fetched for children only: local subscriptions have had what was for them, and skip these. Most of a rewind
-        -- is here already, and members of the type are then neither locked nor written.
-        select coalesce(range_agg(r), '{}') into v_new
-        from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange - v_known) r
-        where (s.value ->> 'type_id')::integer = v_type.type_id;
-        continue when isempty(v_new);
-        perform pgps_internal.skip_here(v_type.type_id, v_new);
-    end loop;
-    if not isempty(v_ids - v_had) then
-        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo,
-            hi, ids, tallies, hops)
-        values ((admit_rewound.neighbour).neighbour_id, (admit_rewound.item ->> 'lseq')::bigint, admit_rewound.mark,
-            (admit_rewound.origin).origin_id, (admit_rewound.origin).attachment, v_upto,
-            pgps_internal.horizon((admit_rewound.origin).origin_id), pgps_internal.count_ids(v_ids - v_had),
-            lower(v_ids - v_had), upper(v_ids - v_had) - 1, v_ids - v_had, v_tallies,
-            nullif(admit_rewound.item -> 'hops', 'null'));
+    if v_slices = '[]' then
+        return '{}';
+    elsif not v_slices -> 0 ? 'known' then
+        v_slices := pgps_internal.with_held(admit_rewound.neighbour, jsonb_build_array(admit_rewound.item), v_slices);
     end if;
+    v_ids := (pgps_internal.slices_of_item(admit_rewound.item, v_slices)).ids;
+    -- Which events are here already, by origin and event id; and which were counted already, which may be more.
+    v_had := v_ids * coalesce((select range_agg(r)
+        from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'known')::int8multirange) r), '{}');
+    v_new := v_ids - v_had;
+    v_tallies := array(select ((s.value ->> 'type_id')::integer, sum(upper(r) - lower(r)))::pgps_internal.tally
+        from jsonb_array_elements(v_slices) s,
+            unnest((s.value ->> 'ids')::int8multirange - (s.value ->> 'counted')::int8multirange) r
+        group by s.value ->> 'type_id');
+    -- Events that were counted and truncated since cannot be told from new ones.
+    perform pgps_internal.excuse((admit_rewound.origin).origin_id, v_upto, t.type_id)
+    from (select distinct (s.value ->> 'type_id')::integer as type_id from jsonb_array_elements(v_slices) s
+        where (s.value ->> 'is_gone')::boolean) t;
+    if isempty(v_new) then
+        -- Most of a rewind is here already, and members of the type are then neither locked nor written.
+        return v_had;
+    end if;
+    -- Fetched for children only: local subscriptions have had what was for them, and skip these.
+    perform pgps_internal.skip_here(t.type_id, t.ids)
+    from (select (s.value ->> 'type_id')::integer as type_id, range_agg(r) as ids
+        from jsonb_array_elements(v_slices) s, unnest((s.value ->> 'ids')::int8multirange * v_new) r group by 1) t;
+    insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi,
+        ids, tallies, hops)
+    values ((admit_rewound.neighbour).neighbour_id, (admit_rewound.item ->> 'lseq')::bigint, admit_rewound.mark,
+        (admit_rewound.origin).origin_id, (admit_rewound.origin).attachment, v_upto,
+        pgps_internal.horizon((admit_rewound.origin).origin_id), pgps_internal.count_ids(v_new), lower(v_new),
+        upper(v_new) - 1, v_new, v_tallies, nullif(admit_rewound.item -> 'hops', 'null'));
     return v_had;
 end
 $$;
 comment on function pgps_internal.admit_rewound(pgps_internal.neighbour, pgps_internal.origin, jsonb, jsonb, text) is
-'Takes an item of a rewind, up to the horizon: what is new of it is kept for children. Returns the ids of what was here
-already';
+'Takes an item of a rewind, up to the horizon: what is new of it is kept for children. slices: the item''s own, with
+what is held (pgps_internal.with_held). Returns the ids of what was here already';

@@ -218,6 +218,7 @@ language plpgsql
 as $$
 declare
     v_item jsonb;
+    v_slices jsonb;
     v_ids int8multirange := '{}';
     v_heard boolean := false;
     v_counts jsonb := '[]';
@@ -226,11 +227,16 @@ begin
     if pgps_internal.may_change_routes(admit_batch.neighbour, admit_batch.batch, admit_batch.staged) then
         perform pgps_internal.hold_routes();
     end if;
+    -- By item, chosen once: a batch has hundreds of items, each with slices of its own.
+    select jsonb_object_agg(s.lseq, s.slices) into v_slices
+    from (select s.value ->> 'lseq' as lseq, jsonb_agg(s.value order by s.n) as slices
+        from jsonb_array_elements(pgps_internal.with_held(admit_batch.neighbour, admit_batch.batch -> 'items',
+            admit_batch.slices)) with ordinality s(value, n) group by 1) s;
     for v_item in select i.value from jsonb_array_elements(admit_batch.batch -> 'items') with ordinality i(value, n)
         order by i.n loop
         if v_item ? 'upto' then
-            v_ids := v_ids + pgps_internal.admit_item(admit_batch.neighbour, v_item, admit_batch.slices,
-                admit_batch.batch ->> 'mark');
+            v_ids := v_ids + pgps_internal.admit_item(admit_batch.neighbour, v_item,
+                coalesce(v_slices -> (v_item ->> 'lseq'), '[]'), admit_batch.batch ->> 'mark');
         elsif v_item ->> 'kind' = 'audit' then
             v_counts := v_counts || jsonb_build_array(v_item -> 'body');
         else
