@@ -64,6 +64,20 @@ $$;
 comment on function pgps_internal.slices_of_item(jsonb, jsonb) is
 'The events of an item: their ids, how many, and of which event types';
 
+create or replace function pgps_internal.slices_by_item(
+    neighbour pgps_internal.neighbour, items jsonb, slices jsonb
+) returns jsonb
+language sql volatile
+as $$
+    -- Chosen once: a batch has hundreds of items, each with slices of its own.
+    select coalesce(jsonb_object_agg(s.lseq, to_jsonb(s.slices)), '{}')
+    from (select s.value ->> 'lseq' as lseq, array_agg(s.value order by s.n) as slices
+        from jsonb_array_elements(pgps_internal.with_held(slices_by_item.neighbour, slices_by_item.items,
+            slices_by_item.slices)) with ordinality s(value, n) group by 1) s
+$$;
+comment on function pgps_internal.slices_by_item(pgps_internal.neighbour, jsonb, jsonb) is
+'The slices of a batch by the number of their item (lseq), with what is held already of those that are fetched again';
+
 create or replace function pgps_internal.admit_item(
     neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text
 ) returns int8multirange

@@ -115,7 +115,7 @@ $$;
 comment on function pgps_internal.held_already(pgps_internal.event_type, bigint[], integer[], bigint[],
 int8multirange[]) is
 'Of the events of a type (ids) in items that are fetched again (lseqs), each of a batch of an origin: which are here
-(known), which were counted when they came (counted), which may be more, and whether some of the batch''s are truncated';
+(known), which were counted when they came (counted), which may be more, and whether some of the batch is truncated';
 
 create or replace function pgps_internal.with_held(neighbour pgps_internal.neighbour, items jsonb, slices jsonb)
 returns jsonb
@@ -145,8 +145,10 @@ begin
         join pgps_internal.event_type t using (type_id)
         group by t.type_id, t
     loop
-        select jsonb_agg(s.value || coalesce(case when (s.value ->> 'type_id')::integer = (v_asked.event_type).type_id
-            then jsonb_build_object('known', h.known, 'counted', h.counted, 'is_gone', h.is_gone) end, '{}') order by n)
+        select to_jsonb(array_agg(s.value || coalesce(case
+            when (s.value ->> 'type_id')::integer = (v_asked.event_type).type_id
+            then jsonb_build_object('known', h.known, 'counted', h.counted, 'is_gone', h.is_gone) end, '{}')
+            order by n))
         into v_slices
         from jsonb_array_elements(v_slices) with ordinality s(value, n)
         left join pgps_internal.held_already(v_asked.event_type, v_asked.lseqs, v_asked.origins, v_asked.batches,

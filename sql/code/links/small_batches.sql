@@ -227,11 +227,7 @@ begin
     if pgps_internal.may_change_routes(admit_batch.neighbour, admit_batch.batch, admit_batch.staged) then
         perform pgps_internal.hold_routes();
     end if;
-    -- By item, chosen once: a batch has hundreds of items, each with slices of its own.
-    select jsonb_object_agg(s.lseq, s.slices) into v_slices
-    from (select s.value ->> 'lseq' as lseq, jsonb_agg(s.value order by s.n) as slices
-        from jsonb_array_elements(pgps_internal.with_held(admit_batch.neighbour, admit_batch.batch -> 'items',
-            admit_batch.slices)) with ordinality s(value, n) group by 1) s;
+    v_slices := pgps_internal.slices_by_item(admit_batch.neighbour, admit_batch.batch -> 'items', admit_batch.slices);
     for v_item in select i.value from jsonb_array_elements(admit_batch.batch -> 'items') with ordinality i(value, n)
         order by i.n loop
         if v_item ? 'upto' then
