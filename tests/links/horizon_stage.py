@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from tests.fix_broker import call, make_type, publish, value
+from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import wait_until
 from tests.links.peer import Item, Origin, Peer, kinds
 from tests.links.rig import Broker, received
@@ -49,6 +49,7 @@ class Scene:
     def seen(self) -> None:
         """Return when whoever receives has seen all subscriptions, and the dispatcher need not judge for them."""
         make_type(self.here.admin, "other")
+        rows(self.here.admin, "select pgps_internal.push_filters()")  # as whoever sends to a neighbour does first
 
         def all_seen() -> bool:
             publish(self.here.admin, "other", 1)

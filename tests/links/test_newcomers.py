@@ -103,6 +103,31 @@ def made_meanwhile(s: Scene, connect: Connect, kind: str, wanted: str) -> None:
     assert had(s, "all") == [7, 8]
 
 
+@pytest.mark.parametrize("told", [0, 1, 2])
+@pytest.mark.parametrize("dispatched", [0, 1, 2])
+def test_a_filter_that_is_in_force_for_another_one_is_so_from_one_batch_on(
+    scene: Scene, told: int, dispatched: int
+) -> None:
+    """A newcomer with the filter of `all`, before and after this broker has found out what to ask for it."""
+    s = scene
+    with being_received(s, s.b.data(s.x, 1, 4, 5, (50, 5))):
+        subscribe(s.here.admin, "new", None)
+    got = []
+    for n in range(3):
+        if told == n:
+            s.b.hear(settle=False)
+        if dispatched == n:
+            got += had(s, "new")
+        s.b.say(s.b.data(s.x, 1, n + 5, n + 6, (60 + 10 * n, n + 6)))
+    got += had(s, "new")
+    s.b.hear(settle=False)
+    s.b.say(s.b.data(s.x, 1, 8, 9, (90, 9)))
+    got += had(s, "new")
+    assert got
+    assert got == list(range(got[0], 10))
+    assert had(s, "all") == [5, 6, 7, 8, 9]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wanted", ["n < 100", "n in (table public.wished)"])
 def test_what_was_received_by_who_has_not_seen_a_subscription_is_not_for_it(

@@ -167,6 +167,32 @@ $$;
 comment on function pgps_internal.see_newcomers() is
 'Judges what was dispatched before the dispatcher saw a newcomer, and notes which transactions may not have seen it';
 
+create or replace function pgps_internal.see_pushed() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_pushed bigint[] := array(select n.subscription_id from pgps_internal.newcomer n
+        where n.until is not null and not n.is_pushed and not exists (
+            select from (
+                select m.type_id from pgps_internal.member m where m.subscription_id = n.subscription_id
+                union all
+                select j.type_id from pgps_internal.joining j where j.subscription_id = n.subscription_id
+            ) t
+            where not exists (select from pgps_internal.pushed p where p.subscription_id = n.subscription_id
+                and p.type_id = t.type_id and p.is_current)));
+begin
+    if v_pushed <> '{}' then
+        update pgps_internal.newcomer n set is_pushed = true where n.subscription_id = any (v_pushed);
+        perform pgps_internal.note_seen(v_pushed);
+    end if;
+end
+$$;
+comment on function pgps_internal.see_pushed() is
+'Notes for which newcomers the filters have been found that neighbours are asked, and which transactions may not have
+seen these. A filter of the same text may be in force for long: what was received before somebody knew is judged like
+what comes after it, and by the dispatcher alone, or some would be skipped between what is not';
+
 create or replace function pgps_internal.forget_seen() returns void
 language sql
 set search_path = pg_catalog, pg_temp
@@ -214,7 +240,7 @@ declare
     v_seen bigint[];
 begin
     -- The window has been read before: whatever it has that was committed after a newcomer, that is seen here.
-    perform pgps_internal.see_newcomers();
+    perform pgps_internal.see_newcomers(), pgps_internal.see_pushed();
     update pgps_internal.newcomer n set from_batch = coalesce((judge_batch.last).batch_id, 0)
     where n.until is not null and n.from_batch is null;
     perform pgps_internal.show_newcomers();
@@ -223,6 +249,7 @@ begin
         delete from pgps_internal.newcomer n
         where n.until <= pg_snapshot_xmin(case when (judge_batch.last).upto is null then (judge_batch.last).snapshot
                     else (judge_batch.last).previous end)
+            and (n.is_pushed or not exists (select from pgps_internal.neighbour))
             and not exists (select from pgps_internal.member m
                 where m.subscription_id = n.subscription_id and m.from_batch >= pgps_internal.hidden())
         returning n.subscription_id

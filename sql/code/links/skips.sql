@@ -14,6 +14,9 @@ begin
     from pgps_internal.early e
     where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
         and e.type_id = any (skip_early.types)
+        -- Those are judged by the dispatcher, in order: what came just before them is not judged here.
+        and not exists (select from pgps_internal.newcomer n where n.subscription_id = e.subscription_id
+            and (not n.is_pushed or n.until >= pg_current_xact_id()))
     group by e.type_id;
 end
 $$;
