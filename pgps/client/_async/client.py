@@ -333,8 +333,9 @@ class AsyncClient:
         """Give the block a psycopg connection in a transaction: committed at its end, rolled back by an error.
 
         What the client does with `connection=` in there is part of it. Errors of
-        the block's own statements are psycopg's, those of the commit pgps's; ConnectionLost
-        when the connection was lost in the block, even if that has caught it.
+        the block's own statements are psycopg's, those of the commit pgps's. What a block has caught
+        is told by its end: ConnectionLost when the connection was lost, BrokerError
+        (25P02) when a statement failed outside of a savepoint, which takes all back.
         """
         async with self._core.transaction() as connection:
             yield connection

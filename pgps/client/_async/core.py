@@ -14,7 +14,7 @@ from pgps.client import _names, _wire
 from pgps.client._async import runtime
 from pgps.client._async.feed import AsyncFeed
 from pgps.client._async.hub import AsyncHub
-from pgps.client._async.session import AnyConnection, AsyncSession, fetch, require_alive
+from pgps.client._async.session import AnyConnection, AsyncSession, fetch, require_whole
 from pgps.client._conninfo import Target
 from pgps.errors import ClientClosed, from_database
 
@@ -73,7 +73,7 @@ class AsyncCore:
         try:
             async with connection.transaction():
                 yield connection
-                require_alive(connection)
+                require_whole(connection)
                 is_over = True
         except psycopg.Error as error:
             if not is_over:

@@ -12,7 +12,7 @@ from pgps.client._async import runtime
 from pgps.client._async.core import AsyncCore
 from pgps.client._async.hub import POLL_DEAF
 from pgps.client._async.reading import AsyncReading, Refused
-from pgps.client._async.session import AnyConnection, fetch
+from pgps.client._async.session import AnyConnection, fetch, require_whole
 from pgps.client._wire import mapped, storable
 from pgps.client.events import Event
 from pgps.errors import ClientClosed
@@ -153,6 +153,7 @@ class AsyncReceiver(Generic[T]):
                 events = await self.take(connection, max_events, refused=refused)
                 if events or refused:
                     yield AsyncBatch(self, connection, events)
+                    require_whole(connection)
                     await self.ack(connection=connection)
                     return
             if not await self._wait(deadline):

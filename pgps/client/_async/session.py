@@ -16,9 +16,9 @@ from pgps.client._async import runtime
 from pgps.client._beyond import all_rows
 from pgps.client._conninfo import Target
 from pgps.client._wire import is_alive, loads, mapped
-from pgps.errors import ClientClosed, ConnectionLost, SessionTaken
+from pgps.errors import BrokerError, ClientClosed, ConnectionLost, SessionTaken
 
-__all__ = ["AnyConnection", "AsyncSession", "fetch", "is_pooled", "open_connection", "require_alive"]
+__all__ = ["AnyConnection", "AsyncSession", "fetch", "is_pooled", "open_connection", "require_alive", "require_whole"]
 
 T = TypeVar("T")
 AnyConnection: TypeAlias = psycopg.AsyncConnection[Any]
@@ -42,6 +42,18 @@ def require_alive(connection: AnyConnection) -> AnyConnection:
     if not is_alive(connection):
         raise ConnectionLost(
             "the connection was lost in a transaction, which is taken back", hint="Begin the block again."
+        )
+    return connection
+
+
+def require_whole(connection: AnyConnection) -> AnyConnection:
+    """Return it; raise what makes its COMMIT a rollback: ConnectionLost, or a failed statement (25P02)."""
+    require_alive(connection)
+    if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+        raise BrokerError(
+            "a statement failed in a transaction, which is taken back",
+            hint="Let the error out of the block, or catch it around a savepoint: `with connection.transaction()`.",
+            sqlstate="25P02",
         )
     return connection
 

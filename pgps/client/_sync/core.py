@@ -16,7 +16,7 @@ from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._sync.feed import Feed
 from pgps.client._sync.hub import Hub
-from pgps.client._sync.session import AnyConnection, Session, fetch, require_alive
+from pgps.client._sync.session import AnyConnection, Session, fetch, require_whole
 from pgps.errors import ClientClosed, from_database
 
 __all__ = ["Core"]
@@ -74,7 +74,7 @@ class Core:
         try:
             with connection.transaction():
                 yield connection
-                require_alive(connection)
+                require_whole(connection)
                 is_over = True
         except psycopg.Error as error:
             if not is_over:

@@ -13,7 +13,7 @@ from pgps.client._sync import runtime
 from pgps.client._sync.core import Core
 from pgps.client._sync.hub import POLL_DEAF
 from pgps.client._sync.reading import Reading, Refused
-from pgps.client._sync.session import AnyConnection, fetch
+from pgps.client._sync.session import AnyConnection, fetch, require_whole
 from pgps.client._wire import mapped, storable
 from pgps.client.events import Event
 from pgps.errors import ClientClosed
@@ -154,6 +154,7 @@ class Receiver(Generic[T]):
                 events = self.take(connection, max_events, refused=refused)
                 if events or refused:
                     yield Batch(self, connection, events)
+                    require_whole(connection)
                     self.ack(connection=connection)
                     return
             if not self._wait(deadline):

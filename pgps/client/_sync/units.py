@@ -14,7 +14,7 @@ from psycopg import sql
 from pgps.client import units
 from pgps.client._sync import runtime
 from pgps.client._sync.core import Core
-from pgps.client._sync.session import AnyConnection, fetch, require_alive
+from pgps.client._sync.session import AnyConnection, fetch, require_alive, require_whole
 from pgps.client._wire import is_alive, mapped
 from pgps.client.units import Message, SendOptions, UnitOfWork
 from pgps.errors import ClientClosed, PgpsError, WrongState
@@ -118,7 +118,8 @@ class Party:
     def transaction(self) -> Iterator[AnyConnection]:
         """Make the block one transaction: what is received, the block's own writes, answers and SYNCPOINTs.
 
-        When the connection is lost in it, calls and its end raise ConnectionLost, and the broker takes all back.
+        When the connection is lost in it, calls and its end raise ConnectionLost, and the broker takes all back; the
+        same after a statement that failed, with BrokerError (25P02) at the end of a block that has caught its error.
         """
         connection, outer = self.connection(), self._joined
         before, here = self.undo, list[Callable[[], None]]()
@@ -126,7 +127,7 @@ class Party:
         try:
             with mapped(), connection.transaction():
                 yield connection
-                require_alive(connection)
+                require_whole(connection)
         except BaseException:
             for step in reversed(here):
                 step()
