@@ -26,7 +26,7 @@ from pgps.client._calls import Options
 from pgps.client._conninfo import target
 from pgps.client._spools import SpoolOptions
 from pgps.client.events import name_of
-from pgps.errors import WrongState
+from pgps.errors import BadArgument, WrongState
 
 __all__ = ["AsyncClient"]
 
@@ -220,14 +220,20 @@ class AsyncClient:
         Its state, registrations and queues outlive the program. What this
         object publishes from then on is raised by that client. With `take_over`
         it takes the name even if another program has it now. At most `max_local`
-        direct events are held here; further ones are dropped, and counted.
+        direct events are held here; further ones are dropped, and counted. Raises
+        WrongState while this client is known by a name, or about to be, BadArgument.
         """
-        if self._identity is not None:
-            raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
-        self._identity = AsyncIdentity(
-            self._core, name, take_over=take_over, max_local=max_local, on_close=self._not_identified
+        if not isinstance(name, str):
+            raise BadArgument(
+                f"the name of a client is a string, not {type(name).__name__}",
+                hint="Give client.identify('name').",
+                sqlstate="22023",
+            )
+        made = AsyncIdentity(
+            self._core, name, take_over=take_over, max_local=max_local, claim=self._claim, release=self._release
         )
-        return self._identity
+        self._claim(made)
+        return made
 
     def logon(self, token: str | None = None) -> AsyncParty:
         """Be somebody who sends and receives units of work; enter the result with `async with`, or just use it.
@@ -344,5 +350,12 @@ class AsyncClient:
         """Return the attributes of an event type as they are now."""
         return await self._core.shape_now(name_of(event_type))
 
-    def _not_identified(self) -> None:
-        self._identity = None
+    def _claim(self, identity: AsyncIdentity) -> None:
+        """Let an identity be the one that this client has, which is one at a time."""
+        if self._identity not in (None, identity):
+            raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
+        self._identity = identity
+
+    def _release(self, identity: AsyncIdentity) -> None:
+        if self._identity is identity:
+            self._identity = None

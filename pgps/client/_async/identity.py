@@ -35,10 +35,19 @@ class AsyncIdentity:
     """
 
     def __init__(
-        self, core: AsyncCore, name: str, *, take_over: bool, max_local: int, on_close: Callable[[], None]
+        self,
+        core: AsyncCore,
+        name: str,
+        *,
+        take_over: bool,
+        max_local: int,
+        claim: Callable[[AsyncIdentity], None],
+        release: Callable[[AsyncIdentity], None],
     ) -> None:
+        """Describe it; the client has one identity at a time, which `claim` says and `release` ends."""
         self.name = name
-        self._on_close = on_close
+        self._claim = claim
+        self._release = release
         self._seat = AsyncSeat(core, name, take_over=take_over, when_ended=self._wake)
         self._events = AsyncEventQueue(self._seat, self._polled)
         self._replies = AsyncIntake(self._seat, _names.RECEIVE_REPLY, _names.RE_RECEIVE_REPLY)
@@ -65,11 +74,21 @@ class AsyncIdentity:
         when it is another role's.
         """
         if not self._seat.is_taken:
-            await self._seat.take()
-            self._events.intake.last = (self.state.last_received_event,)
-            self._replies.last = (self.state.last_received_request,)
-        await self._seat.listen(self.state.channel, self._delivery.direct.ear(self.state.channel))
+            self._claim(self)
+            try:
+                await self._begin()
+            except BaseException:
+                # The client is free for another name, or for this one again.
+                self._release(self)
+                await self._seat.leave()
+                raise
         return self.state
+
+    async def _begin(self) -> None:
+        await self._seat.take()
+        self._events.intake.last = (self.state.last_received_event,)
+        self._replies.last = (self.state.last_received_request,)
+        await self._seat.listen(self.state.channel, self._delivery.direct.ear(self.state.channel))
 
     @property
     def state(self) -> State:
@@ -106,7 +125,7 @@ class AsyncIdentity:
             await self._delivery.stop()
         finally:
             await self._seat.leave()
-            self._on_close()
+            self._release(self)
 
     def _wake(self) -> None:
         self._delivery.wake()

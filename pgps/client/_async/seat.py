@@ -65,9 +65,10 @@ class AsyncSeat:
     async def leave(self) -> None:
         """Stop listening, and let the server see that this program has gone."""
         self.core.use_no_name()
-        for channel, heard in self._channels.items():
-            await self.core.hub.forget(channel, heard)
+        while self._channels:
+            await self.core.hub.forget(*self._channels.popitem())
         await self.core.hub.detach(self._connected)
+        self._session = None
 
     def end(self, error: PgpsError) -> None:
         """End the session, because another program is this client now or the client was dropped."""

@@ -27,7 +27,7 @@ from pgps.client._sync.session import AnyConnection, fetch
 from pgps.client._sync.subscription import Subscription
 from pgps.client._sync.units import Party
 from pgps.client.events import name_of
-from pgps.errors import WrongState
+from pgps.errors import BadArgument, WrongState
 
 __all__ = ["Client"]
 
@@ -221,14 +221,20 @@ class Client:
         Its state, registrations and queues outlive the program. What this
         object publishes from then on is raised by that client. With `take_over`
         it takes the name even if another program has it now. At most `max_local`
-        direct events are held here; further ones are dropped, and counted.
+        direct events are held here; further ones are dropped, and counted. Raises
+        WrongState while this client is known by a name, or about to be, BadArgument.
         """
-        if self._identity is not None:
-            raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
-        self._identity = Identity(
-            self._core, name, take_over=take_over, max_local=max_local, on_close=self._not_identified
+        if not isinstance(name, str):
+            raise BadArgument(
+                f"the name of a client is a string, not {type(name).__name__}",
+                hint="Give client.identify('name').",
+                sqlstate="22023",
+            )
+        made = Identity(
+            self._core, name, take_over=take_over, max_local=max_local, claim=self._claim, release=self._release
         )
-        return self._identity
+        self._claim(made)
+        return made
 
     def logon(self, token: str | None = None) -> Party:
         """Be somebody who sends and receives units of work; enter the result with `with`, or just use it.
@@ -345,5 +351,12 @@ class Client:
         """Return the attributes of an event type as they are now."""
         return self._core.shape_now(name_of(event_type))
 
-    def _not_identified(self) -> None:
-        self._identity = None
+    def _claim(self, identity: Identity) -> None:
+        """Let an identity be the one that this client has, which is one at a time."""
+        if self._identity not in (None, identity):
+            raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
+        self._identity = identity
+
+    def _release(self, identity: Identity) -> None:
+        if self._identity is identity:
+            self._identity = None

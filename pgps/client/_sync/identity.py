@@ -35,9 +35,20 @@ class Identity:
     a program that is connected.
     """
 
-    def __init__(self, core: Core, name: str, *, take_over: bool, max_local: int, on_close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        name: str,
+        *,
+        take_over: bool,
+        max_local: int,
+        claim: Callable[[Identity], None],
+        release: Callable[[Identity], None],
+    ) -> None:
+        """Describe it; the client has one identity at a time, which `claim` says and `release` ends."""
         self.name = name
-        self._on_close = on_close
+        self._claim = claim
+        self._release = release
         self._seat = Seat(core, name, take_over=take_over, when_ended=self._wake)
         self._events = EventQueue(self._seat, self._polled)
         self._replies = Intake(self._seat, _names.RECEIVE_REPLY, _names.RE_RECEIVE_REPLY)
@@ -64,11 +75,21 @@ class Identity:
         when it is another role's.
         """
         if not self._seat.is_taken:
-            self._seat.take()
-            self._events.intake.last = (self.state.last_received_event,)
-            self._replies.last = (self.state.last_received_request,)
-        self._seat.listen(self.state.channel, self._delivery.direct.ear(self.state.channel))
+            self._claim(self)
+            try:
+                self._begin()
+            except BaseException:
+                # The client is free for another name, or for this one again.
+                self._release(self)
+                self._seat.leave()
+                raise
         return self.state
+
+    def _begin(self) -> None:
+        self._seat.take()
+        self._events.intake.last = (self.state.last_received_event,)
+        self._replies.last = (self.state.last_received_request,)
+        self._seat.listen(self.state.channel, self._delivery.direct.ear(self.state.channel))
 
     @property
     def state(self) -> State:
@@ -105,7 +126,7 @@ class Identity:
             self._delivery.stop()
         finally:
             self._seat.leave()
-            self._on_close()
+            self._release(self)
 
     def _wake(self) -> None:
         self._delivery.wake()

@@ -66,9 +66,10 @@ class Seat:
     def leave(self) -> None:
         """Stop listening, and let the server see that this program has gone."""
         self.core.use_no_name()
-        for channel, heard in self._channels.items():
-            self.core.hub.forget(channel, heard)
+        while self._channels:
+            self.core.hub.forget(*self._channels.popitem())
         self.core.hub.detach(self._connected)
+        self._session = None
 
     def end(self, error: PgpsError) -> None:
         """End the session, because another program is this client now or the client was dropped."""

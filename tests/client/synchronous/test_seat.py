@@ -116,6 +116,35 @@ def test_one_client_is_many_one_after_the_other(dsn: str, admin: psycopg.Connect
         call(admin, "drop_client", one)
 
 
+def test_a_client_that_could_not_have_a_name_takes_another_one(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    who, next_one = name("c"), name("c")
+    with Client(dsn) as first, first.identify(who) as mine, Client(dsn) as client:
+        refused = client.identify(who)
+        with pytest.raises(errors.WrongState) as told:
+            refused.connect()
+        assert told.value.sqlstate == "55006"
+        for wrong in (None, 7):
+            with pytest.raises(errors.BadArgument, match="is a string"):
+                client.identify(wrong)  # type: ignore[arg-type]
+        with pytest.raises(errors.BrokerError):
+            client.identify("x" * 64).connect()
+        with client.identify(next_one) as another:
+            assert another.is_connected
+            with pytest.raises(errors.WrongState, match=next_one):
+                refused.connect()
+        client._core.hub._say = lost  # type: ignore[method-assign]
+        broken = client.identify(next_one)
+        with pytest.raises(errors.ConnectionLost):
+            broken.connect()
+        del client._core.hub._say
+        assert value(admin, "select connected from pgps.clients where name = %s", [next_one]) is False
+        assert mine.is_connected
+        with client.identify(who, take_over=True) as theirs:
+            assert theirs.is_connected
+    for one in (who, next_one):
+        call(admin, "drop_client", one)
+
+
 def test_a_name_is_taken_while_the_connection_that_listens_cannot_be_made(
     dsn: str, admin: psycopg.Connection, name: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
