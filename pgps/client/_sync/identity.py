@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -47,13 +48,23 @@ class Identity:
     ) -> None:
         """Describe it; the client has one identity at a time, which `claim` says and `release` ends."""
         self.name = name
+        self._core = core
+        self._take_over = take_over
+        self._max_local = max_local
         self._claim = claim
         self._release = release
-        self._seat = Seat(core, name, take_over=take_over, when_ended=self._wake)
+        # The server may take a moment to see that the connection of the session before has gone.
+        self._token = secrets.token_hex(16)
+        self._renew()
+
+    def _renew(self, save: Callable[[], bytes | None] | None = None) -> None:
+        """Have nothing of a session before."""
+        self._seat = Seat(self._core, self.name, self._token, take_over=self._take_over, when_ended=self._wake)
+        self._seat.save = save
         self._events = EventQueue(self._seat, self._polled)
         self._replies = Intake(self._seat, _names.RECEIVE_REPLY, _names.RE_RECEIVE_REPLY)
         self._registrations = Registrations()
-        self._delivery = Delivery(self._seat, self._registrations, max_local)
+        self._delivery = Delivery(self._seat, self._registrations, self._max_local)
         self._numbers: set[int] | None = None
         self._has_left = False
 
@@ -72,16 +83,20 @@ class Identity:
         """Begin a session; return where the last one stood.
 
         Raises WrongState when the name is connected elsewhere, NotPermitted
-        when it is another role's.
+        when it is another role's. After `close`, or when another program has
+        taken the name, the session is one as after a restart of the program:
+        what is to be handled, or polled, is registered again.
         """
+        if self._seat.is_closed:
+            self.close()
+            self._renew(self._seat.save)
         if not self._seat.is_taken:
             self._claim(self)
             try:
                 self._begin()
             except BaseException:
                 # The client is free for another name, or for this one again.
-                self._release(self)
-                self._seat.leave()
+                self.close()
                 raise
         return self.state
 
@@ -125,8 +140,10 @@ class Identity:
         try:
             self._delivery.stop()
         finally:
-            self._seat.leave()
-            self._release(self)
+            try:
+                self._seat.leave()
+            finally:
+                self._release(self)
 
     def _wake(self) -> None:
         self._delivery.wake()

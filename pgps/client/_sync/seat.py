@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from pgps.client._sync.hub import Heard
 from pgps.client._sync.session import AnyConnection, fetch, is_pooled
 from pgps.client._wire import mapped
 from pgps.client.events import Reader
-from pgps.errors import ConnectionLost, PgpsError, SessionTaken, TryAgain, WrongState
+from pgps.errors import ClientClosed, ConnectionLost, PgpsError, SessionTaken, TryAgain, WrongState
 
 __all__ = ["Intake", "Seat"]
 
@@ -28,22 +27,24 @@ class Seat:
 
     `signal` is set when something has come, or has ended, so that whoever
     waits looks again. `error` is what took the seat away: another program,
-    or that the client was dropped.
+    or that the client was dropped. Handlers at work finish when it `is_closed`,
+    nobody asks any more when this program `has_left`.
     """
 
-    def __init__(self, core: Core, name: str, *, take_over: bool, when_ended: Callable[[], None]) -> None:
+    def __init__(self, core: Core, name: str, token: str, *, take_over: bool, when_ended: Callable[[], None]) -> None:
         self.name = name
         self.core = core
         self.state = State()
         self.error: PgpsError | None = None
         self.is_closed = False
+        self.has_left = False
         self.signal = runtime.Signal()
         self.save: Callable[[], bytes | None] | None = None
         """What to store as the event checkpoint when none is given."""
         self._take_over = take_over
         self._when_ended = when_ended
         self._session: int | None = None
-        self._token = secrets.token_hex(16)
+        self._token = token
         self._raised: Exception | None = None
         self._channels: dict[str, Heard] = {}
         self._readers: dict[str, Reader] = {}
@@ -65,6 +66,7 @@ class Seat:
 
     def leave(self) -> None:
         """Stop listening, and let the server see that this program has gone."""
+        self.has_left = True
         self.core.use_no_name()
         while self._channels:
             self.core.hub.forget(*self._channels.popitem())
@@ -129,6 +131,8 @@ class Seat:
         """Run a call of this client; with a connection, in its transaction."""
         while True:
             self.raise_error()
+            if self.has_left:
+                raise ClientClosed(f'client "{self.name}" is closed', hint="Connect again.")
             session = self._session
             full = params | {"client": self.name, "session": session}
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -28,6 +29,10 @@ async def lost(*_args: object, **_named: object) -> None:
 
 def is_gone(admin: psycopg.Connection, pid: int) -> Callable[[], bool]:
     return lambda: not rows(admin, "select from pg_stat_activity where pid = %s", [pid])
+
+
+def is_away(admin: psycopg.Connection, client: str) -> Callable[[], bool]:
+    return lambda: value(admin, "select connected from pgps.clients where name = %s", [client]) is False
 
 
 async def test_what_others_send_is_no_event_and_ends_nobody(
@@ -138,12 +143,61 @@ async def test_a_client_that_could_not_have_a_name_takes_another_one(
         with pytest.raises(errors.ConnectionLost):
             await broken.connect()
         del client._core.hub._say
-        assert value(admin, "select connected from pgps.clients where name = %s", [next_one]) is False
+        await until(is_away(admin, next_one))
         assert mine.is_connected
         async with client.identify(who, take_over=True) as theirs:
             assert theirs.is_connected
     for one in (who, next_one):
         call(admin, "drop_client", one)
+
+
+async def test_who_has_left_or_lost_his_name_connects_again(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind, who = name(), name("c")
+    make_type(admin, kind)
+    seen: list[int] = []
+
+    async def handle(occurrence: AsyncOccurrence) -> None:
+        seen.extend([payload["n"] async for payload in occurrence])
+
+    async with AsyncClient(dsn) as client, AsyncClient(dsn) as another:
+        me = client.identify(who)
+        first = (await me.connect()).session
+        await me.close()
+        calls: tuple[Callable[[], Any], ...] = (me.receive_event, me.get_event, me.receive_reply, me.disconnect)
+        for call_of in calls:
+            with pytest.raises(errors.ClientClosed):
+                await call_of()
+        with pytest.raises(errors.ClientClosed):
+            await me.send("select 1")
+        with pytest.raises(errors.ClientClosed):
+            await me.register(kind)
+        states = [me.is_connected]
+        assert (await me.connect()).session > first
+        assert [*states, me.is_connected] == [False, True]
+        assert await me.receive_event() is None
+        async with another.identify(who, take_over=True) as theirs:
+            with pytest.raises(errors.SessionTaken):
+                await me.receive_event()
+            with pytest.raises(errors.WrongState) as told:
+                await me.connect()
+            assert (told.value.sqlstate, me.is_connected, theirs.is_connected) == ("55006", False, True)
+            with pytest.raises(errors.ClientClosed):
+                await me.receive_event()
+        await until(is_away(admin, who))
+        async with me:
+            await me.register(kind, handler=handle)
+            await me.start()
+            publish(admin, kind, 1)
+            dispatch(admin)
+            await until(lambda: seen == [1])
+        async with client.identify(who, take_over=True) as mine, another.identify(who, take_over=True) as theirs:
+            with pytest.raises(errors.SessionTaken):
+                await mine.receive_event()
+            await mine.connect()
+            assert await mine.receive_event() is None
+            with pytest.raises(errors.SessionTaken):
+                await theirs.receive_event()
+    call(admin, "drop_client", who)
 
 
 async def test_a_name_is_taken_while_the_connection_that_listens_cannot_be_made(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -29,6 +30,10 @@ def lost(*_args: object, **_named: object) -> None:
 
 def is_gone(admin: psycopg.Connection, pid: int) -> Callable[[], bool]:
     return lambda: not rows(admin, "select from pg_stat_activity where pid = %s", [pid])
+
+
+def is_away(admin: psycopg.Connection, client: str) -> Callable[[], bool]:
+    return lambda: value(admin, "select connected from pgps.clients where name = %s", [client]) is False
 
 
 def test_what_others_send_is_no_event_and_ends_nobody(
@@ -137,12 +142,61 @@ def test_a_client_that_could_not_have_a_name_takes_another_one(dsn: str, admin: 
         with pytest.raises(errors.ConnectionLost):
             broken.connect()
         del client._core.hub._say
-        assert value(admin, "select connected from pgps.clients where name = %s", [next_one]) is False
+        until(is_away(admin, next_one))
         assert mine.is_connected
         with client.identify(who, take_over=True) as theirs:
             assert theirs.is_connected
     for one in (who, next_one):
         call(admin, "drop_client", one)
+
+
+def test_who_has_left_or_lost_his_name_connects_again(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind, who = name(), name("c")
+    make_type(admin, kind)
+    seen: list[int] = []
+
+    def handle(occurrence: Occurrence) -> None:
+        seen.extend([payload["n"] for payload in occurrence])
+
+    with Client(dsn) as client, Client(dsn) as another:
+        me = client.identify(who)
+        first = (me.connect()).session
+        me.close()
+        calls: tuple[Callable[[], Any], ...] = (me.receive_event, me.get_event, me.receive_reply, me.disconnect)
+        for call_of in calls:
+            with pytest.raises(errors.ClientClosed):
+                call_of()
+        with pytest.raises(errors.ClientClosed):
+            me.send("select 1")
+        with pytest.raises(errors.ClientClosed):
+            me.register(kind)
+        states = [me.is_connected]
+        assert (me.connect()).session > first
+        assert [*states, me.is_connected] == [False, True]
+        assert me.receive_event() is None
+        with another.identify(who, take_over=True) as theirs:
+            with pytest.raises(errors.SessionTaken):
+                me.receive_event()
+            with pytest.raises(errors.WrongState) as told:
+                me.connect()
+            assert (told.value.sqlstate, me.is_connected, theirs.is_connected) == ("55006", False, True)
+            with pytest.raises(errors.ClientClosed):
+                me.receive_event()
+        until(is_away(admin, who))
+        with me:
+            me.register(kind, handler=handle)
+            me.start()
+            publish(admin, kind, 1)
+            dispatch(admin)
+            until(lambda: seen == [1])
+        with client.identify(who, take_over=True) as mine, another.identify(who, take_over=True) as theirs:
+            with pytest.raises(errors.SessionTaken):
+                mine.receive_event()
+            mine.connect()
+            assert mine.receive_event() is None
+            with pytest.raises(errors.SessionTaken):
+                theirs.receive_event()
+    call(admin, "drop_client", who)
 
 
 def test_a_name_is_taken_while_the_connection_that_listens_cannot_be_made(
