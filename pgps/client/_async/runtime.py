@@ -11,12 +11,29 @@ from typing import Any, TypeVar
 
 import psycopg
 
-__all__ = ["FailedAt", "Lock", "Signal", "Task", "Waiter", "call", "call_each", "close_connection", "limited", "sleep"]
+__all__ = [
+    "ENDS_PROGRAM",
+    "STOPPED",
+    "FailedAt",
+    "Lock",
+    "Signal",
+    "Task",
+    "Waiter",
+    "call",
+    "call_each",
+    "close_connection",
+    "limited",
+    "sleep",
+]
 
 T = TypeVar("T")
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
+STOPPED: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
+"""What is raised where a task that is stopped waits."""
+ENDS_PROGRAM: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit)
+"""What the loop lets out of any task, and with it of the program."""
 _OTHER = "a task that the handler waited for was cancelled"
 
 

@@ -40,7 +40,7 @@ class AsyncSubscription(Generic[T]):
     def __init__(self, core: AsyncCore, definition: Definition, open_ones: list[AsyncSubscription[Any]]) -> None:
         """Describe it; `open_ones` are the subscriptions that the client closes when it is closed itself."""
         self.name = definition.name
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._core = core
         self._definition = definition
         self._open_ones = open_ones
@@ -276,10 +276,14 @@ class AsyncSubscription(Generic[T]):
                 await self.run(handler, how=how)
             except ClientClosed:
                 pass
-            except Exception as error:
+            except runtime.STOPPED:
+                raise
+            except BaseException as error:
                 self.error = error
                 said = error.message if isinstance(error, PgpsError) else f"{type(error).__name__}: {error}"
                 _log.error("subscription %s: the handler ends: %s", self.name, said)
+                if isinstance(error, runtime.ENDS_PROGRAM):
+                    raise
 
         self._task = runtime.Task(follow, f"pgps-{self.name}")
         return self

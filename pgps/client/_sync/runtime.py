@@ -13,7 +13,20 @@ from typing import Any, TypeVar
 
 import psycopg
 
-__all__ = ["FailedAt", "Lock", "Signal", "Task", "Waiter", "call", "call_each", "close_connection", "limited", "sleep"]
+__all__ = [
+    "ENDS_PROGRAM",
+    "STOPPED",
+    "FailedAt",
+    "Lock",
+    "Signal",
+    "Task",
+    "Waiter",
+    "call",
+    "call_each",
+    "close_connection",
+    "limited",
+    "sleep",
+]
 
 T = TypeVar("T")
 
@@ -21,6 +34,10 @@ _log = logging.getLogger("pgps.client")
 
 Lock = threading.Lock
 sleep = time.sleep
+STOPPED: tuple[type[BaseException], ...] = ()
+"""What is raised where a task that is stopped waits: a thread cannot be interrupted."""
+ENDS_PROGRAM: tuple[type[BaseException], ...] = ()
+"""What ends the program, whichever task raises it: in a thread nothing does."""
 
 
 class Signal:

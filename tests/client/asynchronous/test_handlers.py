@@ -13,6 +13,7 @@ import pytest
 
 from pgps import errors
 from pgps.client import AsyncClient, AsyncSubscription, Event, Handling
+from pgps.client._async import runtime
 from pgps.embedded import EmbeddedCluster
 from tests.client.asynchronous.rig import dispatch, until
 from tests.fix_broker import column, make_type, publish, rows
@@ -20,6 +21,7 @@ from tests.fix_clock import Clock
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
+ENDS: set[type[BaseException]] = {SystemExit, KeyboardInterrupt, GeneratorExit}
 
 
 async def test_a_handler_is_called_as_soon_as_an_event_is_delivered(
@@ -334,3 +336,24 @@ async def test_whatever_ends_a_handler_is_told(dsn: str, admin: psycopg.Connecti
         await subscription.start(lambda _: None)
         with pytest.raises(ArithmeticError, match="of no kind"):
             await subscription.join()
+
+
+@pytest.mark.parametrize("how", [Handling(), Handling(batch=True), Handling(transactional=True)])
+@pytest.mark.parametrize("kind_of", sorted(ENDS - set(runtime.ENDS_PROGRAM), key=str))
+async def test_a_handler_that_wants_to_end_the_program_does_not_end_in_silence(
+    dsn: str, admin: psycopg.Connection, name: Name, kind_of: type[BaseException], how: Handling
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+
+    async def leave(*_: object) -> None:
+        raise kind_of("enough")
+
+    async with AsyncClient(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        await subscription.start(leave, how=how)
+        publish(admin, kind, 1)
+        dispatch(admin)
+        with pytest.raises(kind_of, match="enough"):
+            await subscription.join()
+        assert isinstance(subscription.error, kind_of)
+        assert [event.payload["n"] for event in await subscription.receive()] == [1]

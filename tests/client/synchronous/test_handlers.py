@@ -14,6 +14,7 @@ import pytest
 
 from pgps import errors
 from pgps.client import Client, Event, Handling, Subscription
+from pgps.client._sync import runtime
 from pgps.embedded import EmbeddedCluster
 from tests.client.synchronous.rig import dispatch, until
 from tests.fix_broker import column, make_type, publish, rows
@@ -21,6 +22,7 @@ from tests.fix_clock import Clock
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
+ENDS: set[type[BaseException]] = {SystemExit, KeyboardInterrupt, GeneratorExit}
 
 
 def test_a_handler_is_called_as_soon_as_an_event_is_delivered(dsn: str, admin: psycopg.Connection, name: Name) -> None:
@@ -331,3 +333,24 @@ def test_whatever_ends_a_handler_is_told(dsn: str, admin: psycopg.Connection, na
         subscription.start(lambda _: None)
         with pytest.raises(ArithmeticError, match="of no kind"):
             subscription.join()
+
+
+@pytest.mark.parametrize("how", [Handling(), Handling(batch=True), Handling(transactional=True)])
+@pytest.mark.parametrize("kind_of", sorted(ENDS - set(runtime.ENDS_PROGRAM), key=str))
+def test_a_handler_that_wants_to_end_the_program_does_not_end_in_silence(
+    dsn: str, admin: psycopg.Connection, name: Name, kind_of: type[BaseException], how: Handling
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+
+    def leave(*_: object) -> None:
+        raise kind_of("enough")
+
+    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        subscription.start(leave, how=how)
+        publish(admin, kind, 1)
+        dispatch(admin)
+        with pytest.raises(kind_of, match="enough"):
+            subscription.join()
+        assert isinstance(subscription.error, kind_of)
+        assert [event.payload["n"] for event in subscription.receive()] == [1]
