@@ -103,6 +103,17 @@ class AsyncHub:
         async with self._lock:
             pass
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing is heard now, since the connection is being made again."""
+        return self._connection is None and not self._closed
+
+    async def insist(self) -> None:
+        """Connect now when the connection was lost. Raises ConnectionLost."""
+        async with self._lock:
+            if self.is_lost:
+                await self._connect()
+
     async def close(self) -> None:
         """Stop listening."""
         self._closed = True

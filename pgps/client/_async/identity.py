@@ -227,8 +227,10 @@ class AsyncIdentity:
         """Return the next occurrence of a polled registration, of all if None; None when `timeout` seconds are over.
 
         The answer comes from what has arrived here; the server is asked only if
-        it has said that something is queued. With `timeout` None it waits for ever.
+        it has said that something is queued. With `timeout` None it waits for ever. Raises ConnectionLost when the
+        server is away for longer than the client waits for it.
         """
+        patience, heard = self._core.reconnect_timeout, time.monotonic()
         if event_name is not None and self._registrations.named(event_name).handler is not None:
             raise BadArgument(f'"{event_name}" has a handler', hint="Unset it to poll.")
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -239,7 +241,11 @@ class AsyncIdentity:
             if found is not None or remaining <= 0:
                 return found
             self._seat.raise_error()
-            await self._seat.signal.wait(remaining)
+            await self._seat.signal.wait(min(remaining, self._core.poll))
+            if not self._core.hub.is_lost:
+                heard = time.monotonic()
+            elif patience is not None and time.monotonic() - heard > patience:
+                await self._core.hub.insist()
         self._seat.raise_error()
         raise ClientClosed("the client is closed", hint="Connect again.")
 

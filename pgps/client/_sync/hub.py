@@ -104,6 +104,17 @@ class Hub:
         with self._lock:
             pass
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing is heard now, since the connection is being made again."""
+        return self._connection is None and not self._closed
+
+    def insist(self) -> None:
+        """Connect now when the connection was lost. Raises ConnectionLost."""
+        with self._lock:
+            if self.is_lost:
+                self._connect()
+
     def close(self) -> None:
         """Stop listening."""
         self._closed = True

@@ -321,3 +321,26 @@ def test_what_cannot_be_listened_to_is_left_as_it_was(dsn: str, admin: psycopg.C
             assert group.receive() == []
     call(admin, "drop_spool", spool)
     call(admin, "drop_client", f"{spool}_m")
+
+
+def test_who_waits_for_an_event_waits_for_a_server_that_is_away_as_long_as_the_client(
+    dsn: str, admin: psycopg.Connection, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, who = name(), name("c")
+    make_type(admin, kind)
+    with Client(dsn, poll=0.05, reconnect_timeout=0.5) as client, client.identify(who) as me:
+        me.register(kind)
+        assert me.get_event() is None
+        listening = client._core.hub._connection
+        assert listening is not None
+        monkeypatch.setattr(hub, "open_connection", lost)
+        rows(admin, "select pg_terminate_backend(%s, 60000)", [listening.info.backend_pid])
+        assert me.get_event(timeout=0.1) is None
+        for timeout in (5.0, None):
+            with pytest.raises(errors.ConnectionLost):
+                me.get_event(timeout=timeout)
+        monkeypatch.undo()
+        publish(admin, kind, 1)
+        dispatch(admin)
+        assert me.get_event(timeout=60.0) is not None
+    call(admin, "drop_client", who)
