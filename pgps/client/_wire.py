@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 SHAPE = """
-    select a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, null), a.atttypid::integer,
+    select a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, -1), a.atttypid::integer,
         t.typtype::text, t.typelem::integer, a.attnotnull,
         coalesce(pg_get_expr(d.adbin, d.adrelid) ~ 'nextval', false), e.name, e.visibility
     from pgps.event_types e
@@ -61,7 +61,10 @@ Kind: TypeAlias = type | None
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute of an event type: its data type with and without modifier, and what the catalogue tells of it."""
+    """An attribute of an event type: its data type with and without modifier, and what the catalogue tells of it.
+
+    Without one `character` is `bpchar`: by its own name it has length 1.
+    """
 
     name: str
     type: str

@@ -40,7 +40,7 @@ _FITTING: dict[str, tuple[type, ...]] = {
     "numeric": (decimal.Decimal,),
     "text": (str,),
     "character varying": (str,),
-    "character": (str,),
+    "bpchar": (str,),
     "name": (str,),
     "bytea": (bytes,),
     "date": (dt.date,),

@@ -88,6 +88,30 @@ async def test_events_are_the_same_whether_published_one_by_one_or_together(
     assert got[:3] == got[3:]
 
 
+@pytest.mark.parametrize("producer", [None, "p"])
+async def test_a_list_has_the_lengths_of_its_attributes_as_one_event_has(
+    dsn: str, admin: psycopg.Connection, name: Name, producer: str | None
+) -> None:
+    kind = name()
+    make_type(admin, kind, "a char(5), b bit(3), c varbit(8), d varchar(3), e character, f numeric(4, 1), g char(2)[]")
+    sent = {"a": "abcde", "b": "101", "c": "10101", "d": "abc", "e": "x", "f": 1.25}
+    refused = [("a", "abcdef"), ("b", "10"), ("b", "1011"), ("c", "1" * 9), ("d", "abcd"), ("e", "xy"), ("f", 1234.5)]
+    async with AsyncClient(dsn, producer=producer) as client:
+        await client.publish(kind, sent)
+        await client.publish(kind, [sent, sent])
+        await client.publish(kind, [sent | {"g": ["ab", None]}] * 2)
+        for attribute, wrong in [*refused, ("g", ["abc"])]:
+            said = set()
+            for payload in ({attribute: wrong}, [{attribute: wrong}] * 2):
+                with pytest.raises(errors.PgpsError) as raised:
+                    await client.publish(kind, payload)
+                said.add((raised.value.sqlstate, raised.value.message))
+            assert len(said) == 1, said
+    got = rows(admin, f"select a, b::text, c::text, d, e, f::text, g::text from pgps_queue.{kind}_in order by event_id")
+    assert [row[:-1] for row in got] == [("abcde", "101", "10101", "abc", "x", "1.3")] * 5
+    assert [row[-1] for row in got] == [None] * 3 + ["{ab,NULL}"] * 2
+
+
 async def test_attributes_left_out_take_their_defaults_and_kinds_may_be_mixed(
     dsn: str, admin: psycopg.Connection, name: Name
 ) -> None:
