@@ -8,6 +8,7 @@ import datetime as dt
 import decimal
 import gc
 import json
+import math
 import re
 import select
 import uuid
@@ -190,9 +191,25 @@ def columns(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
     return found, classes
 
 
-def dumps(records: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> str:
-    """Return JSON for pgps.publish."""
-    return json.dumps(records, default=_for_json)
+def dumps(records: Sequence[Mapping[str, Any]], shape: Shape | None = None) -> str:
+    """Return JSON for pgps.publish, an array unless it is one record.
+
+    JSON has no numbers that are not finite. Without a shape they raise ValueError;
+    with one they are, outside of documents, the text that PostgreSQL reads.
+    """
+    if shape is not None:
+        simple = {one.name for one in shape.attributes if one.is_simple}
+        records = [
+            {name: _finite(value) if name in simple else value for name, value in record.items()} for record in records
+        ]
+    whole = records if len(records) > 1 else records[0]
+    return json.dumps(whole, default=_for_json, allow_nan=shape is not None)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def loads(text: str | bytes, **options: Any) -> Any:

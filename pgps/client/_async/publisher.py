@@ -128,6 +128,9 @@ class AsyncPublisher:
         params: dict[str, Any] = {"event_type": event_type, "producer": None, "producer_seq": None, **manner}
         if first is not None:
             params |= {"producer": self._producer, "producer_seq": first}
-        payload = _wire.dumps(records if len(records) > 1 else records[0])
+        try:
+            payload = _wire.dumps(records)
+        except ValueError:
+            payload = _wire.dumps(records, await self._core.shape(event_type, connection))
         rows = await fetch(connection, _calls.PUBLISH, params | {"payload": payload})
         return cast("int | None", rows[0][0])
