@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
@@ -95,6 +96,7 @@ RECEIVE = """
     select * from pgps.receive_message(%(conversation)s, %(option)s, %(class)s, %(server)s, %(service)s,
         %(user_status)s)
 """
+ENDS = ("commit", "backout", "cancel", "delete", "eoc", "eoccancel")
 SYNCPOINT = "select * from pgps.syncpoint(%(option)s, %(uow_id)s, %(conversation)s, %(user_status)s)"
 END = "select * from pgps.end_conversation(%s)"
 
@@ -112,3 +114,20 @@ def send_params(message: bytes | str, options: SendOptions, **named: Any) -> dic
         "message": data, "conversation": "new", "to_service": None, "option": "sync", "store": "off",
         "lifetime": None, "status_lifetime": 0, "user_status": None, **options, **named,
     }  # fmt: skip
+
+
+def fits(message: Message, wanted: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """Tell whether a message is what RECEIVE with the parameters `wanted` is to return, if `asked` has returned it.
+
+    A conversation is new until its first message is handed out: it is so still for who has asked for a new one.
+    """
+    which, option = str(wanted["conversation"]).lower(), str(wanted["option"]).lower()
+    names = ((wanted["class"], message.service_class), (wanted["server"], message.server))
+    return (
+        (which in ("any", "old", message.conversation.lower()) or which == str(asked["conversation"]).lower())
+        and option in ("any", "msg" if message.uow_id is None else "sync")
+        and all(
+            name is None or name.casefold() == has.casefold()
+            for name, has in (*names, (wanted["service"], message.service))
+        )
+    )

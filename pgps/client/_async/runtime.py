@@ -7,13 +7,14 @@ import contextlib
 import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import psycopg
 
 __all__ = [
     "ENDS_PROGRAM",
     "STOPPED",
+    "Answer",
     "FailedAt",
     "Lock",
     "Signal",
@@ -84,6 +85,23 @@ class Task:
     async def join(self) -> None:
         """Wait for its end."""
         await asyncio.wait([self._task])
+
+
+class Answer(Generic[T]):
+    """What a statement returns, which is there also for the next one who asks when the first one was interrupted."""
+
+    def __init__(self, execute: Callable[[], Awaitable[Any]], read: Callable[[], Awaitable[T]]) -> None:
+        async def whole() -> T:
+            await execute()
+            return await read()
+
+        self.kept: list[Any] = []
+        """What whoever asked later has made of it."""
+        self._task = asyncio.create_task(whole())
+
+    async def get(self) -> T:
+        """Return it when it is there."""
+        return await asyncio.shield(self._task)
 
 
 class Waiter:

@@ -18,7 +18,16 @@ from pgps.client._conninfo import Target
 from pgps.client._wire import is_alive, loads, mapped
 from pgps.errors import BrokerError, ClientClosed, ConnectionLost, SessionTaken
 
-__all__ = ["AnyConnection", "AsyncSession", "fetch", "is_pooled", "open_connection", "require_alive", "require_whole"]
+__all__ = [
+    "AnyConnection",
+    "AsyncSession",
+    "fetch",
+    "is_pooled",
+    "open_connection",
+    "read",
+    "require_alive",
+    "require_whole",
+]
 
 T = TypeVar("T")
 AnyConnection: TypeAlias = psycopg.AsyncConnection[Any]
@@ -31,10 +40,15 @@ async def fetch(
     """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(query.encode(), params, prepare=prepare)
-        try:
-            return await cursor.fetchall() if cursor.description else []
-        except psycopg.DataError:
-            return all_rows(cursor)
+        return await read(cursor)
+
+
+async def read(cursor: psycopg.AsyncCursor[TupleRow]) -> list[TupleRow]:
+    """Return the rows of the statement that was run, [] for one that has none."""
+    try:
+        return await cursor.fetchall() if cursor.description else []
+    except psycopg.DataError:
+        return all_rows(cursor)
 
 
 def require_alive(connection: AnyConnection) -> AnyConnection:

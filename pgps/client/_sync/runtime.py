@@ -9,13 +9,14 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import psycopg
 
 __all__ = [
     "ENDS_PROGRAM",
     "STOPPED",
+    "Answer",
     "FailedAt",
     "Lock",
     "Signal",
@@ -78,6 +79,27 @@ class Task:
     def join(self) -> None:
         """Wait for its end."""
         self._thread.join()
+
+
+class Answer(Generic[T]):
+    """What a statement returns, which is there also for the next one who asks when the first one was interrupted."""
+
+    def __init__(self, execute: Callable[[], Any], read: Callable[[], T]) -> None:
+        self.kept: list[Any] = []
+        """What whoever asked later has made of it."""
+        self._execute = execute
+        self._read = read
+        self._has_begun = False
+        self._found: T | None = None
+
+    def get(self) -> T:
+        """Return it; a statement that was interrupted has either been cancelled or has its rows."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._execute()
+        if self._found is None:
+            self._found = self._read()
+        return self._found
 
 
 class Waiter:

@@ -19,7 +19,16 @@ from pgps.client._sync import runtime
 from pgps.client._wire import is_alive, loads, mapped
 from pgps.errors import BrokerError, ClientClosed, ConnectionLost, SessionTaken
 
-__all__ = ["AnyConnection", "Session", "fetch", "is_pooled", "open_connection", "require_alive", "require_whole"]
+__all__ = [
+    "AnyConnection",
+    "Session",
+    "fetch",
+    "is_pooled",
+    "open_connection",
+    "read",
+    "require_alive",
+    "require_whole",
+]
 
 T = TypeVar("T")
 AnyConnection: TypeAlias = psycopg.Connection[Any]
@@ -30,10 +39,15 @@ def fetch(connection: AnyConnection, query: str, params: Any = None, *, prepare:
     """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
     with connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(query.encode(), params, prepare=prepare)
-        try:
-            return cursor.fetchall() if cursor.description else []
-        except psycopg.DataError:
-            return all_rows(cursor)
+        return read(cursor)
+
+
+def read(cursor: psycopg.Cursor[TupleRow]) -> list[TupleRow]:
+    """Return the rows of the statement that was run, [] for one that has none."""
+    try:
+        return cursor.fetchall() if cursor.description else []
+    except psycopg.DataError:
+        return all_rows(cursor)
 
 
 def require_alive(connection: AnyConnection) -> AnyConnection:

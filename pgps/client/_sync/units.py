@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, Unpack
@@ -13,13 +12,15 @@ from psycopg import sql
 
 from pgps.client import units
 from pgps.client._sync import runtime
+from pgps.client._sync.conversation import Conversation
 from pgps.client._sync.core import Core
+from pgps.client._sync.hand import Hand
 from pgps.client._sync.session import AnyConnection, fetch, require_alive, require_whole
 from pgps.client._wire import is_alive, mapped
 from pgps.client.units import Message, SendOptions, UnitOfWork
 from pgps.errors import ClientClosed, PgpsError, WrongState
 
-__all__ = ["Conversation", "Party"]
+__all__ = ["Party"]
 
 Handler: TypeAlias = Callable[[list[Message], AnyConnection], bytes | str | None]
 
@@ -36,6 +37,7 @@ class Party:
     When that connection is lost, the broker backs out what it was sending and
     holding; the call raises ConnectionLost, and the next one logs on again.
     Each call is a transaction of its own, outside of `transaction()`.
+    A message that was on its way to somebody who was interrupted is what the next one gets who asks for such a one.
     """
 
     def __init__(self, core: Core, token: str | None) -> None:
@@ -46,6 +48,7 @@ class Party:
         self._listening: set[str] = set()
         self._was_lost = False
         self._closed = False
+        self._hand = Hand()
         # While a block of transaction() runs: its connection, which no other one may take the place of, and what goes
         # back to before the commits in it.
         self._joined: AnyConnection | None = None
@@ -73,12 +76,14 @@ class Party:
         self._core.require_open()
         if self._closed:
             raise ClientClosed("the party has logged off", hint="Use it inside its `with` block.")
+        self._hand.settle()
         if self._joined is not None:
             return require_alive(self._joined)
         if self._connection is not None and not is_alive(self._connection):
             runtime.close_connection(self._connection)
             self._connection = None
             self._was_lost = True
+            self._hand.forget_units()
         if self._connection is None:
             self._connection = self._open()
         return self._connection
@@ -244,13 +249,22 @@ class Party:
         if timeout != 0:
             self._listen()
         while True:
-            rows = self._rows(units.RECEIVE, params)
+            rows = self._received(params)
             if rows and rows[0][12] is None:
                 return Message(*rows[0])
             left = self._core.poll if deadline is None else min(self._core.poll, deadline - time.monotonic())
             if rows or timeout == 0 or left <= 0:
                 return None
             self._wait(left)
+
+    def _received(self, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        connection = self.connection()
+        with mapped():
+            return self._hand.found(params, self.undo) or self._hand.receive(connection, params, self.undo)
+
+    def give_back(self, messages: list[Message]) -> None:
+        """Have messages received again, by the next one who asks for such ones."""
+        self._hand.give_back(messages, self.undo)
 
     def _listen(self) -> None:
         connection = self.connection()
@@ -282,6 +296,8 @@ class Party:
         """Do what `option` says to a unit of work; with uow_id "both" return how the one received stands."""
         params = {"option": option, "uow_id": uow_id, "conversation": conversation, "user_status": user_status}
         rows = self._rows(units.SYNCPOINT, params)
+        if option.lower() in units.ENDS:
+            self._hand.forget([row[0] for row in rows], self.undo)
         return UnitOfWork(*rows[0])
 
     def last(self, *, conversation: str | None = None) -> UnitOfWork | None:
@@ -297,104 +313,3 @@ class Party:
     def end_conversation(self, conversation: str) -> None:
         """End a conversation: nothing more is sent in it, what was committed can still be received."""
         self._rows(units.END, [conversation])
-
-
-class Conversation:
-    """A conversation, as one of its parties has it.
-
-    Iterated over, it gives the messages of the unit of work that is being
-    received, to its end. As a context manager it commits at the end of the block
-    what was received and what was sent in it, both at once, and backs both out
-    when the block fails.
-    """
-
-    def __init__(
-        self, party: Party, conversation: str | None, *, service: str | None = None, first: Message | None = None
-    ) -> None:
-        self.party = party
-        self.id = conversation
-        self._service = service
-        self._first = first
-        self._received: str | None = first.uow_id if first is not None else None
-        self._sent: str | None = None
-
-    def __enter__(self) -> Conversation:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            if self._received is not None or self._sent is not None:
-                self.commit()
-            return
-        with contextlib.suppress(PgpsError):
-            self.backout()
-
-    def send(self, message: bytes | str, *, commit: bool = False, **options: Unpack[SendOptions]) -> UnitOfWork:
-        """Send a message as a part of a unit of work; with `commit` it is the last one."""
-        option = "commit" if commit else "sync"
-        if self.id is None:
-            sent = self.party.send(message, service=self._service, option=option, **options)
-        else:
-            sent = self.party.send(message, self.id, option=option, **options)
-        self.id = sent.conversation
-        self._sent = None if commit else sent.uow_id
-        return sent
-
-    def receive(self, *, timeout: float | None = 0) -> Message | None:
-        """Return the next message; None when the unit of work ends, or none came within `timeout` seconds."""
-        first, self._first = self._first, None
-        if first is not None:
-            return first
-        message = self.party.receive(self._known(), timeout=timeout)
-        if message is not None:
-            self._received = message.uow_id
-        return message
-
-    def all(self, *, timeout: float | None = 0) -> list[Message]:
-        """Return all messages of the unit of work that comes next, or is being received; none: it did not come."""
-        found: list[Message] = []
-        while message := self.receive(timeout=0 if found else timeout):
-            found.append(message)
-            if message.is_last:
-                break
-        return found
-
-    def __iter__(self) -> Iterator[Message]:
-        while (message := self.receive()) is not None:
-            yield message
-            if message.is_last and message.uow_id is not None:
-                return
-
-    def commit(self) -> None:
-        """Commit what is being received and what is being sent, both at once where there are both."""
-        if self._received is not None and self._sent is not None:
-            self.party.syncpoint("commit", "both", conversation=self._known())
-        else:
-            self.party.syncpoint("commit", self._received or self._sent, conversation=self.id)
-        if self.party.undo is not None:
-            self.party.undo.append(functools.partial(self._hold, self._received, self._sent))
-        self._hold(None, None)
-
-    def _hold(self, received: str | None, sent: str | None) -> None:
-        self._received, self._sent = received, sent
-
-    def backout(self) -> None:
-        """Back out what is being received and what is being sent: as if neither had been begun."""
-        for uow_id in filter(None, (self._received, self._sent)):
-            self.party.syncpoint("backout", uow_id)
-        self._received = self._sent = self._first = None
-
-    def cancel(self, uow_id: str | None = None) -> None:
-        """Cancel the unit that is being received, or (by its sender) one that nobody has begun to receive."""
-        self.party.syncpoint("cancel", uow_id or self._received, conversation=self.id)
-        if uow_id is None or uow_id == self._received:
-            self._received = self._first = None
-
-    def end(self) -> None:
-        """End it."""
-        self.party.end_conversation(self._known())
-
-    def _known(self) -> str:
-        if self.id is None:
-            raise WrongState("the conversation has not begun", hint="Send a message in it first.")
-        return self.id
