@@ -53,6 +53,7 @@
 \ir schema/0056_tokens.sql
 \ir schema/0057_wholly_slow.sql
 \ir schema/0058_held_at_once.sql
+\ir schema/0059_own_word.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -213,6 +214,7 @@
 \ir code/links/lacks.sql
 \ir code/links/skips.sql
 \ir code/links/newcomers.sql
+\ir code/links/own_word.sql
 \ir code/links/paths.sql
 \ir code/links/asked.sql
 \ir code/links/told.sql

@@ -33,6 +33,7 @@ declare
     v_attached pgps_internal.attached;
     v_origin pgps_internal.origin;
 begin
+    perform pgps_internal.send_back(go_live.neighbour);
     if (go_live.neighbour).is_draining
         and not exists (select from pgps_internal.wanted w where w.neighbour_id = (go_live.neighbour).neighbour_id) then
         return;

@@ -51,6 +51,7 @@ declare
     v_me pgps_internal.broker := pgps_internal.me();
     v_path uuid[] := array(select jsonb_array_elements_text(hear_ad.body -> 'path')::uuid);
     v_types text[] := array(select distinct t from jsonb_array_elements_text(hear_ad.body -> 'types') t order by t);
+    v_withheld text[] := case when cardinality(v_path) = 1 then pgps_internal.said_to_withhold(hear_ad.body) end;
     v_origin integer;
     v_before text[];
 begin
@@ -83,13 +84,17 @@ begin
     where o.origin_id = v_origin;
     v_before := (select f.types from pgps_internal.offer f
         where f.neighbour_id = (hear_ad.neighbour).neighbour_id and f.origin_id = v_origin);
-    insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining, is_open)
+    insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining, is_open, withheld,
+        said)
     values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
         v_types, coalesce((hear_ad.body ->> 'is_draining')::boolean, false),
-        coalesce((hear_ad.body ->> 'is_open')::boolean, false))
+        coalesce((hear_ad.body ->> 'is_open')::boolean, false), v_withheld,
+        case when v_withheld is not null then v_withheld || array(
+            select pgps_internal.veiled((hear_ad.neighbour).broker_id, t) from unnest(v_types) t) else '{}' end)
     on conflict on constraint offer_pkey do update
     set path = excluded.path, cost = excluded.cost, types = excluded.types, is_draining = excluded.is_draining,
-        is_open = excluded.is_open;
+        is_open = excluded.is_open, withheld = excluded.withheld,
+        said = pgps_internal.ever_said(f.said, excluded.said);
     if not v_before <@ v_types then
         -- At once, before it says how far it has come without them: if another path brings them, nothing is missed.
         perform pgps_internal.choose_parents();
@@ -255,7 +260,7 @@ begin
     select v_origin, u, (hear_attach.body ->> 'horizon')::bigint, false from unnest(v_unknown) u
     where exists (select from pgps_internal.offer f where f.origin_id = v_origin and u = any (f.types))
     on conflict on constraint lack_pkey do update set after_batch = least(lack.after_batch, excluded.after_batch);
-    insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, missing, low)
+    insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, missing, low, back_to)
     values ((hear_attach.neighbour).neighbour_id, v_origin,
         (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
         array(select w.key from pgps_internal.wanted w where w.neighbour_id = (hear_attach.neighbour).neighbour_id
@@ -266,11 +271,12 @@ begin
             where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null
             except select unnest(t.keys) from jsonb_to_recordset(hear_attach.body -> 'types') t(name text, keys text[])
             where t.name = any (v_unknown)),
-        (hear_attach.body ->> 'horizon')::bigint)
+        (hear_attach.body ->> 'horizon')::bigint,
+        case when pgps_internal.is_too_far(v_origin, greatest((hear_attach.body ->> 'horizon')::bigint,
+            (hear_attach.body ->> 'reached')::bigint)) then coalesce((pgps_internal.last_batch()).batch_id, 0) end)
     on conflict on constraint attached_pkey do update
     set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, missing = excluded.missing,
-        is_live = false,
-        low = excluded.low;
+        is_live = false, low = excluded.low, back_to = excluded.back_to;
 end
 $$;
 comment on function pgps_internal.hear_attach(pgps_internal.neighbour, jsonb) is

@@ -11,18 +11,30 @@ begin
     -- would look complete. If nobody promises it, because the origin does not publish it now, only a path that would
     -- bring all types will do. There is one horizon for all of them: of a type that is promised again, what came
     -- meanwhile would be behind it. So what cannot come another way is late rather than lost (decision 20).
-    with carried as materialized (select c.* from pgps_internal.carried c),
+    -- A neighbour knows best what it publishes itself: others are not believed to carry types that it neither promises
+    -- nor withholds, and what it has never promised or withheld does not keep it from being the parent (decision 125).
+    with word as materialized (select w.* from pgps_internal.own_word w),
+    carried as materialized (
+        select c.* from pgps_internal.carried c join pgps_internal.event_type t using (type_id)
+        where not exists (select from word w where w.origin_id = c.origin_id and w.neighbour_id <> c.neighbour_id
+            and w.is_up and w.withheld is not null and t.name <> all (w.types)
+            and pgps_internal.veiled(w.broker_id, t.name) <> all (w.withheld))
+    ),
     in_force as materialized (
         select distinct a.origin_id, f.type_id from pgps_internal.activation a
-            join pgps_internal.link_filter f using (key)
-        where exists (select from pgps_internal.pushed p where p.key = a.key)
-            or exists (select from pgps_internal.still_wanted w where w.key = a.key)
+            join pgps_internal.link_filter f using (key) join pgps_internal.event_type t using (type_id)
+        where (exists (select from pgps_internal.pushed p where p.key = a.key)
+                or exists (select from pgps_internal.still_wanted w where w.key = a.key))
+            and not exists (select from word w where w.origin_id = a.origin_id and w.withheld is not null
+                and pgps_internal.veiled(w.broker_id, t.name) <> all (w.said))
     ),
     weighed as (
         select o.neighbour_id, o.origin_id, (
                 select count(*) from carried c where c.neighbour_id = o.neighbour_id
                     and c.origin_id = o.origin_id) as types_carried,
             n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
+            and not exists (select from word w
+                where w.origin_id = o.origin_id and w.is_denied and w.neighbour_id <> o.neighbour_id)
             -- Nobody attaches anew by a link that is being dropped.
             and not (n.is_draining and (pgps_internal.was_told(n.neighbour_id, 'drain')
                 or not exists (select from pgps_internal.told t where t.neighbour_id = n.neighbour_id
@@ -51,6 +63,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform pgps_internal.drop_denied();
     perform pgps_internal.weigh_paths();
     -- The best neighbour that can be reached: by the number of types it carries, not draining, cost, length of the
     -- path, uuid. If none can be reached, the old parent stays and is waited for. A link that is being dropped, at
@@ -77,9 +90,10 @@ end
 $$;
 comment on function pgps_internal.choose_parents() is 'Rule 1 of the horizon: chooses the parent for each origin';
 
-drop function if exists pgps_internal.ads_for(pgps_internal.neighbour);
 create or replace function pgps_internal.ads_for(neighbour pgps_internal.neighbour)
-returns table (origin_id integer, path uuid[], cost integer, types text[], is_draining boolean, is_open boolean)
+returns table (
+    origin_id integer, path uuid[], cost integer, types text[], is_draining boolean, is_open boolean, withheld text[]
+)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -132,10 +146,14 @@ begin
             -- Types of rooms have this prefix; asked for each type, it would be felt in every refresh.
             where not case when starts_with(p.name, 'pgps_')
                 then pgps_internal.is_kept_from(p.name, ads_for.neighbour) else false end order by p.name),
-        b.is_draining, b.is_open and w.is_open
+        b.is_draining, b.is_open and w.is_open,
+        case when b.neighbour_id is null then array(
+            select pgps_internal.veiled((select x.broker_id from pgps_internal.broker x), p.name)
+            from unnest(b.types) p(name) where p.name <> all (w.types) order by 1) end
     from best b join ways w on w.neighbour_id is not distinct from b.neighbour_id;
 end
 $$;
 comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
 'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead
-through the neighbour and that this broker may take; of the types that come here, those that its role may receive';
+through the neighbour and that this broker may take; of the types that come here, those that its role may receive.
+withheld: of its own origins, those that the role may not receive (pgps_internal.veiled)';

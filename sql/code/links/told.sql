@@ -78,6 +78,7 @@ begin
         jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost,
             'types', a.types) || case when a.is_draining then '{"is_draining": true}'::jsonb else '{}' end
         || case when a.is_open then '{"is_open": true}'::jsonb else '{}' end
+        || case when a.withheld is not null then jsonb_build_object('withheld', a.withheld) else '{}' end
     from ads a
     union all
     select 'sub', f.key, coalesce(t.value, pgps_internal.first_told(v_id, f.type_id))
@@ -302,6 +303,7 @@ begin
             select o.* into v_origin from pgps_internal.origin o where o.origin_id = tell.key::integer;
             return tell.value || jsonb_build_object('horizon',
                 least(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
+                'reached', pgps_internal.horizon(v_origin.origin_id),
                 -- So that who does not know a type waits for none of its filters.
                 'types', (select coalesce(to_jsonb(array_agg(k)), '[]') from (
                     select e.name, array_agg(t.key) as keys from pgps_internal.told t
