@@ -267,3 +267,69 @@ def test_what_a_neighbour_calls_itself_nobody_else_changes(hub: Hub) -> None:
     forged["body"]["name"] = "renamed"
     say(lane, forged)
     assert value(b.admin, name, [a.identity()["broker"]]) == "renamed", "its own name it may change"
+
+
+def test_neighbours_that_are_called_the_same_are_told_apart(stranger: Stranger, connect: Connect) -> None:
+    """A neighbour says itself how it is called; whoever drops a link drops the one that is meant."""
+    here = stranger.here
+    role = value(stranger.session, "select session_user")
+
+    def appear(name: str) -> str:
+        broker = str(uuid4())
+        peer = json.dumps({**stranger.identity, "broker": broker, "name": name})
+        call(connect(role, dsn=here.dsn), "link_open", peer, "receive")
+        return broker
+
+    def there() -> set[str]:
+        return set(column(here.admin, "select broker_id::text from pgps.links where broker_id is not null"))
+
+    one, two = appear("twin"), appear("twin")
+    for function in ("drop_link", "resync_link"):
+        with refused("42P09", 'several neighbours are called "twin"', "broker_id"):
+            call(here.admin, function, "twin")
+    call(here.admin, "drop_link", one, cascade=True)
+    assert (one in there(), two in there()) == (False, True)
+    call(here.admin, "resync_link", "twin")
+    # One that is called as a link is called that is defined here, or as another's id is.
+    call(here.admin, "create_link", "home", "host=127.0.0.1 port=1")
+    like_a_link, like_an_id = appear("home"), appear(two)
+    call(here.admin, "drop_link", two, cascade=True)
+    assert {like_a_link, like_an_id} <= there()
+    assert two not in there()
+    call(here.admin, "drop_link", "home", cascade=True)
+    assert like_a_link in there()
+    call(here.admin, "drop_link", "home", cascade=True)
+    assert like_a_link not in there()
+
+
+def test_sessions_that_wait_behind_a_stuck_one_of_their_role_go_with_it(stranger: Stranger, connect: Connect) -> None:
+    here = stranger.here
+    role = value(stranger.session, "select session_user")
+    item = json.dumps({"after": 0, "upto": 1, "mark": "1", "types": [], "items": [
+        {"lseq": 1, "kind": "unad", "body": {"broker": str(uuid4()), "epoch": 1}}]})  # fmt: skip
+    sessions = []
+    for _ in range(4):
+        session = connect(role, dsn=here.dsn)
+        call(session, "link_open", json.dumps({**stranger.identity, "broker": str(uuid4())}), "receive")
+        session.autocommit = False
+        sessions.append(session)
+
+    def take(session: psycopg.Connection) -> None:
+        try:
+            session.execute("select pgps.link_take(%s)", [item])
+        except psycopg.Error:
+            pass
+
+    take(sessions[0])
+    others = [threading.Thread(target=take, args=(session,)) for session in sessions[1:]]
+    for thread in others:
+        thread.start()
+    pids = [session.info.backend_pid for session in sessions]
+    waiting = "select count(*) = 3 from pg_stat_activity where wait_event_type = 'Lock' and pid = any (%s)"
+    wait_until(lambda: value(here.admin, waiting, [pids]), what="the others wait")
+    (told,) = value(here.admin, "select pgps.end_stuck_links('0 seconds')")
+    assert "and 3 of that role that waited for it" in told
+    wait_until(lambda: value(here.admin, "select count(*) = 0 from pg_stat_activity where pid = any (%s)", [pids]),
+               what="all are gone")  # fmt: skip
+    for thread in others:
+        thread.join()

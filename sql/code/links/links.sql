@@ -70,19 +70,30 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_name text := pgps_internal.fold(find_neighbour.name);
+    v_link integer := (select l.link_id from pgps_internal.link l where l.name = v_name);
     v_neighbour pgps_internal.neighbour;
 begin
-    select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
-    where coalesce(l.name, n.name) = pgps_internal.fold(find_neighbour.name) order by l.name nulls last limit 1;
+    -- A link that is defined here has a name that nobody else gives; how a neighbour is called that connects, it says
+    -- itself, and others may say the same.
+    select n.* into v_neighbour from pgps_internal.neighbour n
+    where case when v_link is not null then n.link_id = v_link
+        else n.broker_id::text = v_name or n.link_id is null and n.name = v_name end
+    order by n.broker_id::text = v_name desc limit 1;
     if not found then
         perform pgps_internal.require_link(find_neighbour.name);
+    elsif v_link is null and v_neighbour.broker_id::text <> v_name and exists (
+            select from pgps_internal.neighbour n where n.link_id is null and n.name = v_name
+                and n.neighbour_id <> v_neighbour.neighbour_id) then
+        raise exception 'several neighbours are called "%"', v_name using errcode = '42P09',
+            hint = 'Give the broker_id of the one that is meant, as in pgps.links.';
     end if;
     return v_neighbour;
 end
 $$;
 comment on function pgps_internal.find_neighbour(text) is
-'The neighbour at a link, which has its own name where the link was defined there; nulls while the link has never been
-up. Errors: 42704 no such link.';
+'The neighbour at a link, by its name, which is the neighbour''s own where the link was defined there, or by the
+broker_id; nulls while the link has never been up. Errors: 42704 no such link, 42P09 several are called so.';
 
 create or replace function pgps_internal.do_alter_link(caller name, args jsonb) returns void
 language plpgsql
@@ -130,13 +141,15 @@ begin
     perform pgps_internal.require_admin(caller, 'drop links');
     perform pgps_internal.hold_routes();
     v_neighbour := pgps_internal.find_neighbour(args ->> 'name');
+    v_name := coalesce((select l.name from pgps_internal.link l where l.link_id = v_neighbour.link_id), v_name);
     if v_neighbour.neighbour_id is null and not coalesce((args ->> 'cascade')::boolean, false)
         and exists (select from pgps_internal.link l where l.name = v_name and (l.is_known or l.is_dropped)) then
         -- This broker was resumed and has not met the other one again, which still has the link and waits.
         update pgps_internal.link l set is_dropped = true, enabled = true where l.name = v_name;
     elsif v_neighbour.neighbour_id is null or coalesce((args ->> 'cascade')::boolean, false) then
         perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id) where v_neighbour.neighbour_id is not null;
-        delete from pgps_internal.link l where l.name = v_name;
+        delete from pgps_internal.link l where l.link_id = v_neighbour.link_id
+            or v_neighbour.neighbour_id is null and l.name = v_name;
         return;
     end if;
     update pgps_internal.neighbour n set is_draining = true, is_dropped_here = true
@@ -156,14 +169,14 @@ begin atomic
     select pgps._call('drop_link', jsonb_build_object('name', drop_link.name, 'cascade', drop_link.cascade));
 end;
 comment on function pgps.drop_link(text, boolean) is
-'Drops a link by its name, also that of a neighbour which connects to here, on both sides, after it is drained: the two
-brokers attach and ask for nothing over it from now on, origins with another path change to that, what is under way is
+'Drops a link by its name, also that of a neighbour which connects to here (where several are called so: its broker_id),
+on both sides, after it is drained: the two brokers attach and ask for nothing over it from now on, origins with another path change to that, what is under way is
 delivered. Then the workers remove the link and what each side knows of the other. Until then it is in pgps.links,
 draining; a NOTICE says so. A further call does no harm; a paused link is resumed to drain. A definition that the other
 side made stays there, paused. cascade: at once, on this side alone, and what waits is discarded. A link that was never
 up is dropped at once; one that has not been up since pgps.resume_links(''restored'') goes when the other side has been
-reached once more. Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704,
-42501.';
+reached once more. Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704, 42P09
+several are called so, 42501.';
 
 create or replace function pgps_internal.do_serve_links(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -254,11 +267,11 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
         when n.is_draining and not u.is_up or l.is_dropped and n.neighbour_id is null
             then format('It goes when %s has been reached. Without that: select pgps.drop_link(%L, cascade '
             '=> true)',
-            coalesce(format('broker "%s"', n.name), 'the other broker'), quote_ident(coalesce(l.name, n.name)))
+            coalesce(format('broker "%s"', n.name), 'the other broker'), quote_ident(y.typed))
         when u.is_up and w.origins is not null
-            then format('If it stays so: select pgps.resync_link(%L)', quote_ident(coalesce(l.name, n.name)))
+            then format('If it stays so: select pgps.resync_link(%L)', quote_ident(y.typed))
         when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)',
-            quote_ident(coalesce(l.name, n.name)))
+            quote_ident(y.typed))
         else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch,
             pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
     coalesce(b.depth, 0) as lag_events,
@@ -272,6 +285,11 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
     x.refused, x.gaps
 from pgps_internal.link l
 full join pgps_internal.neighbour n using (link_id)
+-- What pgps.drop_link and the like take: neighbours that connect name themselves, and several may be called the same.
+cross join lateral (select case when l.link_id is null and exists (select from pgps_internal.neighbour o
+        left join pgps_internal.link k using (link_id)
+        where o.neighbour_id <> n.neighbour_id and coalesce(k.name, o.name) = n.name)
+    then n.broker_id::text else coalesce(l.name, n.name) end as typed) y
 cross join lateral (select count(*) = 2 as is_up from pgps._link_sessions(current_user) s
     where s.neighbour_id = n.neighbour_id) u
 cross join lateral (select count(*) filter (where x.type_id is not null) as refused,

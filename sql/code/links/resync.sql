@@ -62,7 +62,8 @@ comment on function pgps.resync_link(text) is
 'Tells the neighbour at a link all event types, advertisements and filters again; compares its event types with those
 here again, for example after one of them was altered; attaches again to it for the origins whose events come from it. A
 link that was blocked because a policy raised resumes where it stood, and this holds the dispatcher until the
-transaction ends. No event is lost or repeated by it. name: as in pgps.links. Locks: changes of routes wait until the
-transaction ends. Needs pgps_admin. Errors: 42704, 55000 it has never been up, 42501.';
+transaction ends. No event is lost or repeated by it. name: as in pgps.links, or the broker_id. Locks: changes of routes
+wait until the transaction ends. Needs pgps_admin. Errors: 42704, 42P09 several are called so, 55000 it has never been
+up, 42501.';
 
 grant execute on function pgps.resync_link(text) to public;
