@@ -6,7 +6,5 @@ alter table pgps_internal.offer add column withheld text[], add column said text
 -- A child that has been told of batches that there are not is to be told how far there are some.
 alter table pgps_internal.attached add column back_to bigint;
 
-drop function if exists pgps_internal.ads_for(pgps_internal.neighbour);
-
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0059')
 on conflict (key) do update set value = excluded.value;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import uuid4
 
 import psycopg
@@ -315,10 +316,8 @@ def test_sessions_that_wait_behind_a_stuck_one_of_their_role_go_with_it(stranger
         sessions.append(session)
 
     def take(session: psycopg.Connection) -> None:
-        try:
+        with suppress(psycopg.Error):
             session.execute("select pgps.link_take(%s)", [item])
-        except psycopg.Error:
-            pass
 
     take(sessions[0])
     others = [threading.Thread(target=take, args=(session,)) for session in sessions[1:]]

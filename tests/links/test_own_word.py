@@ -1,4 +1,4 @@
-"""What a broker that is a neighbour says of its own origins, and what others say of them: they cannot take them over."""
+"""What a neighbour says of its own origins counts for more than what others say: nobody can take them over."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ class Claims(Scene):
         return {**ad, "body": ad["body"] | {"epoch": epoch}}
 
     def parent(self, epoch: int = 1) -> str | None:
-        return value(
+        found: str | None = value(
             self.here.admin,
             "select n.name from pgps_internal.origin o left join pgps_internal.neighbour n on n.neighbour_id = o.parent"
             f" where o.broker_id = '{self.b.broker}' and o.epoch = {epoch}",
         )
+        return found
 
     def hear(self) -> None:
         for peer in (self.b, self.c, self.b, self.c):

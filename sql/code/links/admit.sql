@@ -100,11 +100,7 @@ begin
     if v_origin.parent is distinct from (admit_item.neighbour).neighbour_id
         or v_origin.attachment <> (admit_item.item ->> 'attachment')::integer then
         return '{}';
-    elsif v_upto < (admit_item.item ->> 'previous')::bigint then
-        -- No item of a broker that has all that it tells of.
-        if v_upto < v_horizon and admit_item.item ->> 'kind' = 'silence' then
-            perform pgps_internal.set_back(admit_item.neighbour, v_origin, v_upto);
-        end if;
+    elsif pgps_internal.is_set_back(admit_item.neighbour, v_origin, admit_item.item, v_horizon) then
         return '{}';
     elsif (admit_item.item ->> 'previous')::bigint > v_place then
         perform pgps_internal.attach_again(v_origin);

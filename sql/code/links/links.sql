@@ -170,13 +170,13 @@ begin atomic
 end;
 comment on function pgps.drop_link(text, boolean) is
 'Drops a link by its name, also that of a neighbour which connects to here (where several are called so: its broker_id),
-on both sides, after it is drained: the two brokers attach and ask for nothing over it from now on, origins with another path change to that, what is under way is
-delivered. Then the workers remove the link and what each side knows of the other. Until then it is in pgps.links,
-draining; a NOTICE says so. A further call does no harm; a paused link is resumed to drain. A definition that the other
-side made stays there, paused. cascade: at once, on this side alone, and what waits is discarded. A link that was never
-up is dropped at once; one that has not been up since pgps.resume_links(''restored'') goes when the other side has been
-reached once more. Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704, 42P09
-several are called so, 42501.';
+on both sides, after it is drained: the two brokers attach and ask for nothing over it from now on, origins with another
+path change to that, what is under way is delivered. Then the workers remove the link and what each side knows of the
+other. Until then it is in pgps.links, draining; a NOTICE says so. A further call does no harm; a paused link is resumed
+to drain. A definition that the other side made stays there, paused. cascade: at once, on this side alone, and what
+waits is discarded. A link that was never up is dropped at once; one that has not been up since
+pgps.resume_links(''restored'') goes when the other side has been reached once more. Locks: changes of routes wait until
+the transaction ends. Needs pgps_admin. Errors: 42704, 42P09 several are called so, 42501.';
 
 create or replace function pgps_internal.do_serve_links(caller name, args jsonb) returns jsonb
 language plpgsql

@@ -14,11 +14,30 @@ language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
     select case when jsonb_array_length(said_to_withhold.body -> 'withheld') <= 10000 then
-        array(select distinct left(t, 16) from jsonb_array_elements_text(said_to_withhold.body -> 'withheld') t order by 1)
-        end
+        array(select distinct left(t, 16) from jsonb_array_elements_text(said_to_withhold.body -> 'withheld') t
+        order by 1) end
 $$;
 comment on function pgps_internal.said_to_withhold(jsonb) is
-'The event types that a broker says that it withholds of its own; null when it does not say, or says too many to be kept';
+'The event types that a broker says that it withholds of its own; null when it does not say, or says too many to keep';
+
+create or replace function pgps_internal.more_of_ad(
+    neighbour pgps_internal.neighbour, cost integer, is_draining boolean, is_open boolean
+) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case when more_of_ad.is_draining then '{"is_draining": true}'::jsonb else '{}' end
+        || case when more_of_ad.is_open then '{"is_open": true}'::jsonb else '{}' end
+        || case when more_of_ad.cost = 0 then jsonb_build_object('withheld', array(
+            select pgps_internal.veiled(b.broker_id, t.name) from pgps_internal.broker b, pgps_internal.event_type t
+            where exists (select from pgps_internal.advertisement a join pg_roles r on r.oid = a.role::oid
+                    where a.type_id = t.type_id)
+                and not has_table_privilege((more_of_ad.neighbour).role::oid, t.endpoint, 'select') order by 1))
+            else '{}' end
+$$;
+comment on function pgps_internal.more_of_ad(pgps_internal.neighbour, integer, boolean, boolean) is
+'What an advertisement says only where it is so; of this broker''s own origins (cost 0) which event types the
+neighbour''s role may not receive';
 
 create or replace function pgps_internal.ever_said(before text[], now text[]) returns text[]
 language sql immutable
@@ -151,3 +170,22 @@ $$;
 comment on function pgps_internal.set_back(pgps_internal.neighbour, pgps_internal.origin, bigint) is
 'The parent for an origin says that it has batches up to one (upto) that is before the horizon: somebody has told of
 batches that there are not. What is behind the last true one is asked for again, and children are told in turn.';
+
+create or replace function pgps_internal.is_set_back(
+    neighbour pgps_internal.neighbour, origin pgps_internal.origin, item jsonb, horizon bigint
+) returns boolean
+language plpgsql
+as $$
+begin
+    if ((is_set_back.item ->> 'upto')::bigint >= (is_set_back.item ->> 'previous')::bigint) is not false then
+        return false;
+    elsif (is_set_back.item ->> 'upto')::bigint < is_set_back.horizon and is_set_back.item ->> 'kind' = 'silence' then
+        perform pgps_internal.set_back(is_set_back.neighbour, is_set_back.origin,
+            (is_set_back.item ->> 'upto')::bigint);
+    end if;
+    return true;
+end
+$$;
+comment on function pgps_internal.is_set_back(pgps_internal.neighbour, pgps_internal.origin, jsonb, bigint) is
+'True for an item that ends before it begins: no broker that has all that it tells of is told one. Goes back, if this is
+ahead';

@@ -91,9 +91,7 @@ $$;
 comment on function pgps_internal.choose_parents() is 'Rule 1 of the horizon: chooses the parent for each origin';
 
 create or replace function pgps_internal.ads_for(neighbour pgps_internal.neighbour)
-returns table (
-    origin_id integer, path uuid[], cost integer, types text[], is_draining boolean, is_open boolean, withheld text[]
-)
+returns table (origin_id integer, path uuid[], cost integer, types text[], is_draining boolean, is_open boolean)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -146,14 +144,10 @@ begin
             -- Types of rooms have this prefix; asked for each type, it would be felt in every refresh.
             where not case when starts_with(p.name, 'pgps_')
                 then pgps_internal.is_kept_from(p.name, ads_for.neighbour) else false end order by p.name),
-        b.is_draining, b.is_open and w.is_open,
-        case when b.neighbour_id is null then array(
-            select pgps_internal.veiled((select x.broker_id from pgps_internal.broker x), p.name)
-            from unnest(b.types) p(name) where p.name <> all (w.types) order by 1) end
+        b.is_draining, b.is_open and w.is_open
     from best b join ways w on w.neighbour_id is not distinct from b.neighbour_id;
 end
 $$;
 comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
 'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead
-through the neighbour and that this broker may take; of the types that come here, those that its role may receive.
-withheld: of its own origins, those that the role may not receive (pgps_internal.veiled)';
+through the neighbour and that this broker may take; of the types that come here, those that its role may receive';

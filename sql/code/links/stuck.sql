@@ -24,7 +24,8 @@ as $$
     select not pg_has_role(serves_a_stranger.role, 'pgps_worker', 'usage')
         and not pg_has_role(serves_a_stranger.role, 'pgps_admin', 'usage')
         and exists (select from pg_locks l where l.pid = serves_a_stranger.pid and l.locktype = 'relation'
-            and l.mode <> 'AccessShareLock' and l.relation = any ('{pgps_internal.turn_of_neighbours, pgps_internal.turn_of_sending,
+            and l.mode <> 'AccessShareLock'
+            and l.relation = any ('{pgps_internal.turn_of_neighbours, pgps_internal.turn_of_sending,
                 pgps_internal.turn_of_routes, pgps_internal.arrival, pgps_internal.link_session,
                 pgps_internal.network_origin, pgps_internal.network_mark}'::regclass[]))
 $$;
@@ -76,14 +77,15 @@ begin
         -- Those behind first: with the first one gone, the next would go on.
         select format(case when pg_terminate_backend(s.pid) then 'ended a session of role "%s", a neighbour''s: its '
                 'transaction, open for %s s, held up others%s' else 'a session of role "%s" does not end (%s s)%s' end,
-            s.role::regrole::text, round(extract(epoch from clock_timestamp() - s.xact_start)),
+            pg_get_userbyid(s.role), round(extract(epoch from clock_timestamp() - s.xact_start)),
             '; and ' || e.sessions || ' of that role that waited for it')
         from stuck s left join ended e using (role));
 end
 $$;
 comment on function pgps.end_stuck_links(interval) is
 'Ends sessions of neighbours whose transaction others are waiting for: when it has done nothing for longer than
-patience, and when it has been at work 120 times as long; with it those of its role that wait for it. Their links are opened again, and go on where they were.
+patience, and when it has been at work 120 times as long; with it those of its role that wait for it. Their links are
+opened again, and go on where they were.
 Returns messages to report. Sessions of members of pgps_worker and pgps_admin are not ended. Workers call it every five
 seconds. Needs pgps_worker or pgps_admin. Errors: 22004.';
 

@@ -76,9 +76,8 @@ begin
     union all
     select 'ad', a.origin_id::text,
         jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost,
-            'types', a.types) || case when a.is_draining then '{"is_draining": true}'::jsonb else '{}' end
-        || case when a.is_open then '{"is_open": true}'::jsonb else '{}' end
-        || case when a.withheld is not null then jsonb_build_object('withheld', a.withheld) else '{}' end
+            'types', a.types)
+        || pgps_internal.more_of_ad(should_know.neighbour, a.cost, a.is_draining, a.is_open)
     from ads a
     union all
     select 'sub', f.key, coalesce(t.value, pgps_internal.first_told(v_id, f.type_id))
