@@ -34,7 +34,7 @@ as $$
 begin
     return not exists (select from pgps_internal.origin o join pgps_internal.origin n using (broker_id)
         where o.origin_id = is_newest_epoch.origin_id and n.epoch > o.epoch
-            and not exists (select from pgps_internal.own_word w where w.origin_id = n.origin_id and w.is_denied));
+            and not exists (select from pgps_internal.own_words() w where w.origin_id = n.origin_id and w.is_denied));
 end
 $$;
 comment on function pgps_internal.is_newest_epoch(integer) is

@@ -49,33 +49,33 @@ $$;
 comment on function pgps_internal.ever_said(text[], text[]) is
 'What a broker has promised or withheld, with what it does now; too much to be kept is forgotten';
 
-create or replace view pgps_internal.own_word as
--- is_denied: the broker can be asked, and knows nothing of this origin of its own: an epoch that it is not in yet, or
--- never was in.
-select o.origin_id, n.neighbour_id, o.broker_id, f.types, f.withheld, f.said, u.is_up,
-    u.is_up and f.neighbour_id is null and (o.epoch > n.epoch or exists (select from pgps_internal.offer x
-        join pgps_internal.origin y using (origin_id)
-        where x.neighbour_id = n.neighbour_id and y.broker_id = n.broker_id and y.epoch = n.epoch)) as is_denied
-from pgps_internal.origin o
-join pgps_internal.neighbour n using (broker_id)
-left join pgps_internal.offer f using (neighbour_id, origin_id)
-cross join lateral (select pgps_internal.is_up(n.neighbour_id) offset 0) u(is_up)
-where n.direction <> 'out';
-comment on view pgps_internal.own_word is
-'The origins of brokers that are neighbours, with what those say of them themselves; types, withheld, said: null when
-they have not said, or cannot be heard';
-
-create or replace function pgps_internal.drop_denied() returns void
-language plpgsql
+create or replace function pgps_internal.own_words() returns table (
+    origin_id integer, neighbour_id integer, broker_id uuid, types text[], withheld text[], said text[], is_up boolean,
+    is_denied boolean
+)
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
 begin
-    update pgps_internal.origin o set parent = null, attachment = o.attachment + 1, is_settled = false
-    from pgps_internal.own_word w where w.origin_id = o.origin_id and w.is_denied and o.parent <> w.neighbour_id;
+    return query
+    with up as materialized (
+        select n.neighbour_id, n.broker_id, n.epoch, pgps_internal.is_up(n.neighbour_id) as is_up
+        from pgps_internal.neighbour n where n.direction <> 'out'
+    )
+    select o.origin_id, n.neighbour_id, o.broker_id, f.types, f.withheld, f.said, n.is_up,
+        n.is_up and f.neighbour_id is null and (o.epoch > n.epoch or exists (select from pgps_internal.offer x
+            join pgps_internal.origin y using (origin_id)
+            where x.neighbour_id = n.neighbour_id and y.broker_id = n.broker_id and y.epoch = n.epoch))
+    from pgps_internal.origin o
+    join up n using (broker_id)
+    left join pgps_internal.offer f on f.neighbour_id = n.neighbour_id and f.origin_id = o.origin_id;
 end
 $$;
-comment on function pgps_internal.drop_denied() is
-'Takes nothing more of an origin of which the broker itself knows nothing, whoever offers it';
+comment on function pgps_internal.own_words() is
+'The origins of brokers that are neighbours, with what those say of them themselves; types, withheld, said: null when
+they have not said. is_denied: the broker can be asked, and knows nothing of this origin of its own: an epoch that it is
+not in yet, or never was in.';
 
 create or replace function pgps_internal.is_too_far(origin_id integer, reached bigint) returns boolean
 language sql stable

@@ -13,7 +13,14 @@ begin
     -- meanwhile would be behind it. So what cannot come another way is late rather than lost (decision 20).
     -- A neighbour knows best what it publishes itself: others are not believed to carry types that it neither promises
     -- nor withholds, and what it has never promised or withheld does not keep it from being the parent (decision 125).
-    with word as materialized (select w.* from pgps_internal.own_word w),
+    with word as materialized (select w.* from pgps_internal.own_words() w),
+    -- Nothing more is taken of an origin of which the broker itself knows nothing, whoever offers it.
+    denied as (
+        update pgps_internal.origin o set parent = null, attachment = o.attachment + 1, is_settled = false
+        from word w where w.origin_id = o.origin_id and w.is_denied and o.parent <> w.neighbour_id
+    ),
+    up as materialized (select n.neighbour_id, pgps_internal.is_up(n.neighbour_id) as is_up
+        from pgps_internal.neighbour n),
     carried as materialized (
         select c.* from pgps_internal.carried c join pgps_internal.event_type t using (type_id)
         where not exists (select from word w where w.origin_id = c.origin_id and w.neighbour_id <> c.neighbour_id
@@ -32,7 +39,7 @@ begin
         select o.neighbour_id, o.origin_id, (
                 select count(*) from carried c where c.neighbour_id = o.neighbour_id
                     and c.origin_id = o.origin_id) as types_carried,
-            n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
+            n.direction <> 'out' and not n.is_blocked and u.is_up
             and not exists (select from word w
                 where w.origin_id = o.origin_id and w.is_denied and w.neighbour_id <> o.neighbour_id)
             -- Nobody attaches anew by a link that is being dropped.
@@ -47,8 +54,8 @@ begin
                     -- An origin that has lost its parent for good takes what there is.
                     or g.parent is not null
                         and not (o.is_open and pgps_internal.may_carry(o.neighbour_id, i.type_id))))) as is_usable
-        from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.origin g
-            using (origin_id)
+        from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join up u using (neighbour_id)
+            join pgps_internal.origin g using (origin_id)
     )
     update pgps_internal.offer o set is_usable = w.is_usable, types_carried = w.types_carried
     from weighed w where w.neighbour_id = o.neighbour_id and w.origin_id = o.origin_id
@@ -63,7 +70,6 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgps_internal.drop_denied();
     perform pgps_internal.weigh_paths();
     -- The best neighbour that can be reached: by the number of types it carries, not draining, cost, length of the
     -- path, uuid. If none can be reached, the old parent stays and is waited for. A link that is being dropped, at
