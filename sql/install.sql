@@ -220,6 +220,7 @@
 \ir code/links/rewind.sql
 \ir code/links/told_types.sql
 \ir code/links/messages.sql
+\ir code/links/heard_filters.sql
 \ir code/links/runs.sql
 \ir code/links/positions.sql
 \ir code/links/pack.sql
