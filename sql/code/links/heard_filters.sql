@@ -139,36 +139,36 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_class bigint;
-    v_types integer[] := '{}';
+    v_id integer := (drop_gone.neighbour).neighbour_id;
+    v_subscription bigint := (drop_gone.neighbour).subscription_id;
+    v_classes bigint[];
 begin
-    for v_class in
-        delete from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id
-            and w.gone_batch <= drop_gone.packed returning w.class_id
-    loop
-        continue when exists (select from pgps_internal.wanted w
-            where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = v_class);
-        perform pgps_internal.hold_owner((drop_gone.neighbour).role::oid);
-        v_types := v_types || (select c.type_id from pgps_internal.class c where c.class_id = v_class);
-        delete from pgps_internal.member m where m.subscription_id = (drop_gone.neighbour).subscription_id
-            and m.class_id = v_class;
-        perform pgps_internal.drop_unused_class(v_class);
-    end loop;
-    if v_types <> '{}' then
-        perform pgps_internal.forget_recounts((drop_gone.neighbour).neighbour_id, v_types);
-        -- Also classes that pgps_internal.widen has replaced: what they matched is packed by now.
-        for v_class in
-            delete from pgps_internal.member m using pgps_internal.class c
-            where m.subscription_id = (drop_gone.neighbour).subscription_id and c.class_id = m.class_id
-                and (not c.is_active or exists (select from pgps_internal.signature g
+    with gone as (
+        delete from pgps_internal.wanted w where w.neighbour_id = v_id and w.gone_batch <= drop_gone.packed
+        returning w.class_id
+    )
+    select array_agg(distinct g.class_id) into v_classes from gone g;
+    v_classes := array(select c from unnest(v_classes) c
+        except select w.class_id from pgps_internal.wanted w where w.neighbour_id = v_id);
+    if v_classes = '{}' then
+        return;
+    end if;
+    perform pgps_internal.hold_owner((drop_gone.neighbour).role::oid);
+    perform pgps_internal.forget_recounts(v_id, array(select distinct c.type_id from pgps_internal.class c
+        where c.class_id = any (v_classes)));
+    with over as (
+        delete from pgps_internal.member m using pgps_internal.class c
+        where m.subscription_id = v_subscription and c.class_id = m.class_id
+            and (m.class_id = any (v_classes)
+                -- Also classes that pgps_internal.widen has replaced: what they matched is packed by now.
+                or (not c.is_active or exists (select from pgps_internal.signature g
                     where g.signature_id = c.signature_id and g.in_lane and g.from_batch <= drop_gone.packed))
                 and not exists (select from pgps_internal.wanted w
-                    where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = m.class_id)
-            returning m.class_id
-        loop
-            perform pgps_internal.drop_unused_class(v_class);
-        end loop;
-    end if;
+                    where w.neighbour_id = v_id and w.class_id = m.class_id))
+        returning m.class_id
+    )
+    select array_agg(o.class_id) into v_classes from over o;
+    perform pgps_internal.drop_unused_classes(v_classes);
 end
 $$;
 comment on function pgps_internal.drop_gone(pgps_internal.neighbour, bigint) is

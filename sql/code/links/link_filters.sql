@@ -203,7 +203,8 @@ comment on function pgps_internal.constant_types(text, text, jsonb) is
 'The types of a filter''s constants, as pgps.check_filter finds them under the settings in environment: 13/02/2024 is a
 date under some of them only';
 
-create or replace function pgps_internal.push_filters() returns void
+drop function if exists pgps_internal.push_filters();
+create or replace function pgps_internal.push_filters(most bigint = null) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -219,7 +220,7 @@ begin
             and not exists (select from pgps_internal.pushed p where p.subscription_id = s.subscription_id
             and p.type_id = m.type_id and p.is_current)
         -- Whoever ends the subscription may keep his transaction open: no link waits for him.
-        for key share of s skip locked
+        limit push_filters.most for key share of s skip locked
     loop
         v_filter := null;
         v_types := null;
@@ -246,9 +247,9 @@ begin
     perform pgps_internal.drop_former_filters();
 end
 $$;
-comment on function pgps_internal.push_filters() is
+comment on function pgps_internal.push_filters(bigint) is
 'For new global subscriptions, and those with a new filter: finds the part of the filter that other brokers can ask.
-What reads tables is asked here only: a weaker filter elsewhere is correct.';
+What reads tables is asked here only: a weaker filter elsewhere is correct. most: for how many at once, null = all.';
 
 create or replace function pgps_internal.drop_former_filters() returns void
 language plpgsql
