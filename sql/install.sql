@@ -53,6 +53,7 @@
 \ir schema/0056_tokens.sql
 \ir schema/0057_wholly_slow.sql
 \ir schema/0058_held_at_once.sql
+\ir schema/0060_whose_word.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
