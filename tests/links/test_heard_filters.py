@@ -16,6 +16,7 @@ from tests.links.test_hostile_neighbours import WAITS, Stranger, stranger, sub
 __all__ = ["stranger"]
 
 LAST = "select max(batch_id) from pgps_internal.batch"
+BEGINS = "select m.from_batch from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)"
 
 
 def unsub(asked: dict[str, object]) -> dict[str, object]:
@@ -51,13 +52,12 @@ def test_events_are_dispatched_while_filters_are_heard(stranger: Stranger, conne
         here.settle()
         assert received(here, "all") == [("a", 1)]
         before = value(here.admin, LAST)
-    begins = "select m.from_batch from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)"
-    assert column(here.admin, begins) == [before], "it holds from the next batch on"
+    assert column(here.admin, BEGINS) == [before], "it holds from the next batch on"
 
 
 def test_a_filter_that_is_replaced_ends_when_the_other_begins(stranger: Stranger, connect: Connect) -> None:
     here = stranger.here
-    former, new = (sub(here, filter, types=["integer"]) for filter in ("n > 1", "n > 2"))
+    former, new = (sub(here, text, types=["integer"]) for text in ("n > 1", "n > 2"))
     stranger.take(former)
     rows(here.admin, "set lock_timeout = '20s'")
     with hearing(stranger, connect, unsub(former), new):
@@ -66,8 +66,7 @@ def test_a_filter_that_is_replaced_ends_when_the_other_begins(stranger: Stranger
         last = value(here.admin, LAST)
     gone = "select gone_batch from pgps_internal.wanted where gone_batch is not null"
     assert column(here.admin, gone) == [last]
-    begins = "select max(m.from_batch) from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)"
-    assert value(here.admin, begins) == last
+    assert max(column(here.admin, BEGINS)) == last
 
 
 def test_a_form_that_the_dispatcher_gives_up_meanwhile_is_taken_as_no_filter(
@@ -77,8 +76,11 @@ def test_a_form_that_the_dispatcher_gives_up_meanwhile_is_taken_as_no_filter(
     stranger.take(sub(here, "n > 1", types=["integer"]))
     rows(here.admin, "set lock_timeout = '20s'")
     with hearing(stranger, connect, sub(here, "n > 2", types=["integer"])):
-        rows(here.admin, "insert into pgps_internal.unasked (signature_id, from_batch) select signature_id, 0"
-            " from pgps_internal.signature")
+        rows(
+            here.admin,
+            "insert into pgps_internal.unasked (signature_id, from_batch) select signature_id, 0"
+            " from pgps_internal.signature",
+        )
     forms = "select c.signature_id is null from pgps_internal.wanted w join pgps_internal.class c using (class_id)"
     assert sorted(column(here.admin, forms)) == [False, True]
     members = "select count(*) from pgps_internal.wanted w join pgps_internal.neighbour n using (neighbour_id)"
@@ -87,9 +89,10 @@ def test_a_form_that_the_dispatcher_gives_up_meanwhile_is_taken_as_no_filter(
 
 
 def test_more_than_one_broker_sends_at_once_is_refused(stranger: Stranger) -> None:
+    said: dict[str, object] = {"kind": "unsub", "body": {"key": "none"}}
     with refused("54000", "1001 items"):
-        stranger.take(*[{"kind": "unsub", "body": {"key": "none"}}] * 1001)
-    stranger.take(*[{"kind": "unsub", "body": {"key": "none"}}] * 1000)
+        stranger.take(*[said] * 1001)
+    stranger.take(*[said] * 1000)
 
 
 def test_of_thousands_of_ranges_not_every_pair_is_kept(stranger: Stranger) -> None:

@@ -344,7 +344,7 @@ in one statement that is its own transaction. Returns last, and taken, how many 
 batch''s after, without taken: it was received before. A batch that is refused because of its data (class 22 or 23) or a
 concurrent change (40001) is to be received once more with link_begin and staged. Needs pgps.link_open. Errors: 55000 a
 batch is missing, another schema, not open; 42501 the role may not publish a type; 22023 no batch, its events are not in
-it.';
+it; 54000 more than 1000 items.';
 
 revoke all on function pgps.link_take(jsonb) from public;
 grant execute on function pgps.link_take(jsonb) to pgps_link, pgps_worker, pgps_admin;
