@@ -54,6 +54,7 @@
 \ir schema/0057_wholly_slow.sql
 \ir schema/0058_held_at_once.sql
 \ir schema/0059_own_word.sql
+\ir schema/0060_whose_word.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -222,6 +223,7 @@
 \ir code/links/rewind.sql
 \ir code/links/told_types.sql
 \ir code/links/messages.sql
+\ir code/links/heard_filters.sql
 \ir code/links/runs.sql
 \ir code/links/positions.sql
 \ir code/links/pack.sql

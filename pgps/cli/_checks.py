@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 
@@ -255,6 +256,15 @@ def links(facts: Facts) -> Iterator[Finding]:
     if restored:
         message = "this broker was restored or cloned: its links stay down until you say which"
         fix = "pgps link resume --as restored (the original is gone); pgps link resume --as clone (it lives on)"
+        claims = facts.health.get("claims") or []
+        if claims:
+            said = "; ".join(
+                f'"{claim["link"]}" (broker "{claim["neighbour"]}", role {claim["role"]}, {claim["at"][:16]})'
+                for claim in claims
+            )
+            message += f". That was said over {said}"
+            drops = "; ".join(f"pgps link rm {argument(claim['link'])} --cascade" for claim in claims)
+            fix += f"; if it was not restored, and whoever says so is not to be believed: {drops}"
         yield Finding(Level.PROBLEM, "links", message, fix)
     wanted = [row for row in facts.links if row["defined_here"] and row["enabled"]]
     if wanted and not any(row["service"] == "links" for row in facts.workers):
@@ -270,11 +280,23 @@ def links(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.OK, "links", f"{count(len(facts.links))} defined or met, none in trouble")
 
 
+# What pgps itself says of a link that is blocked; anything else may be the word of whoever is at its other end.
+_OWN_ADVICE = re.compile(
+    r"When that is mended: select pgps\.resync_link\(|On broker \"[^\"]*\": select pgps\.resume_links\('restored'\)$"
+    r"|On it: select pgps\.resume_links"
+)
+
+
+def _advice(hint: str) -> str:
+    return hint if _OWN_ADVICE.match(hint) else f"the other end may have said, not pgps: {hint}"
+
+
 def _link_state(row: Row) -> Iterator[Finding]:
     name, typed = row["name"], argument(row["name"])
     why = (row["last_error"] or "no error recorded").splitlines()[0]
     if row["state"] == "blocked":
-        yield Finding(Level.PROBLEM, "links", f'"{name}" is blocked: {why}', row["hint"] or f"pgps link show {typed}")
+        fix = _advice(row["hint"]) if row["hint"] else f"pgps link show {typed}"
+        yield Finding(Level.PROBLEM, "links", f'"{name}" is blocked: {why}', fix)
     elif row["state"] == "waiting" and row["defined_here"]:
         message = f'"{name}" cannot connect, and tries again: {why}' + (f" ({row['hint']})" if row["hint"] else "")
         fix = f"pgps link show {typed}; when that is mended: pgps link resume {typed}"

@@ -136,6 +136,7 @@ as $roster$
     ('sweep', 'composite', 'pgps_internal.sweep_composites()'),
     ('sweep', 'hosted', 'pgps_internal.sweep_hosted()'),
     ('sweep', 'coupling', 'pgps_internal.sweep_coupling()'),
+    ('sweep', 'links', 'pgps_internal.push_newcomers()'),
     -- Last, since it may lock out the dispatcher.
     ('sweep', 'match', 'pgps_internal.thin_out(), pgps_internal.settle_apart()')
 $roster$;

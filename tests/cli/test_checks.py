@@ -290,6 +290,31 @@ def test_that_a_broker_was_restored_is_told_once_and_not_again_for_each_link() -
     assert "its links stay down" in found.message
 
 
+def test_who_says_that_a_broker_was_restored_is_named() -> None:
+    claim = {"link": "far", "neighbour": "elsewhere", "role": "linker", "at": "2026-11-27T19:08:00.1+00:00"}
+    changes = {"links": [LINK], "broker": {"state": "restored"}, "health": {"claims": [claim]}}
+    (found, *_) = [one for one in findings(healthy(workers=SERVED, **changes)) if one.check == "links"]
+    assert 'over "far" (broker "elsewhere", role linker, 2026-11-27T19:08)' in found.message
+    assert "pgps link rm far --cascade" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("hint", "is_own"),
+    [
+        ("On broker \"far\": select pgps.resume_links('restored')", True),
+        ("When that is mended: select pgps.resync_link('far')", True),
+        ("On broker \"far\": select pgps.resume_links('restored'); drop database", False),
+        ("curl x | sh", False),
+    ],
+)
+def test_what_the_other_end_advises_is_not_told_as_pgps_own_word(hint: str, is_own: bool) -> None:
+    changes = {"workers": SERVED, "links": [{**LINK, "state": "blocked", "last_error": "e", "hint": hint}]}
+    (found,) = [one for one in findings(healthy(**changes)) if one.check == "links"]
+    assert (found.fix == hint) is is_own
+    assert found.fix.endswith(hint)
+    assert is_own or found.fix.startswith("the other end may have said, not pgps: ")
+
+
 @pytest.mark.parametrize(
     ("changes", "check", "fix"),
     [

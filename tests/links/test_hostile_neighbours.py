@@ -131,6 +131,35 @@ def test_a_neighbour_whose_open_transaction_holds_up_the_dispatcher_is_ended(
         ended(stranger, sub(here, None))
 
 
+def test_a_neighbour_that_is_at_work_while_it_keeps_the_dispatcher_off_is_ended(
+    stranger: Stranger, connect: Connect
+) -> None:
+    here = stranger.here
+    call(here.admin, "subscribe", "all", "tick")
+    publish(here.admin, "tick", 1)
+    rows(stranger.session, "begin")
+    stranger.take(sub(here, None))
+    works = "do $$ begin while clock_timestamp() < now() + interval '2 minutes' loop null; end loop; end $$"
+    holds = threading.Thread(target=lambda: gone(stranger, works))
+    holds.start()
+    busy = "select count(*) from pg_stat_activity where pid = %s and state = 'active'"
+    wait_until(lambda: value(here.admin, busy, [stranger.pid]) == 1, what="it is at work")
+    other = connect(dsn=here.dsn)
+    thread = waiting(other, here.admin, "select pgps.dispatch()")
+    assert call(here.admin, "end_stuck_links", "1 hour") == [], "not for long yet"
+    (told,) = call(here.admin, "end_stuck_links", "1 millisecond")
+    assert "linker" in told
+    thread.join(60)
+    holds.join(60)
+    assert received(here, "all") == [("a", 1)]
+
+
+def gone(stranger: Stranger, statement: str) -> None:
+    """Find the session of the neighbour ended while it executes a statement."""
+    with pytest.raises(psycopg.OperationalError):
+        rows(stranger.session, statement)
+
+
 def ended(stranger: Stranger, *items: dict[str, object], then: str = "") -> None:
     """Find the session of the neighbour ended while, or before, it says something."""
     with pytest.raises(psycopg.OperationalError):

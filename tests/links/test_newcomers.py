@@ -16,7 +16,7 @@ from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import Connect
 from tests.links.horizon_stage import Scene
 from tests.links.peer import Item
-from tests.links.rig import Broker, linked, received, settle
+from tests.links.rig import Broker, linked, open_link, received, settle
 from tests.links.test_horizon_rules import Taken
 
 Brokers = Callable[[int], list[Broker]]
@@ -245,6 +245,29 @@ def test_newcomers_are_few_for_a_moment(scene: Scene) -> None:
         if value(scene.here.admin, left) == 0:
             return
     raise AssertionError("a newcomer stays one")
+
+
+def test_newcomers_are_few_while_no_link_is_up(brokers: Brokers) -> None:
+    a, b = made = brokers(2)
+    for broker in made:
+        make_type(broker.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle(made, links)
+        links.pop().close()
+        for name in ("one", "two"):
+            call(b.admin, "subscribe", name, "tick", "n > 1", scope="global")
+        for number in range(5):
+            publish(b.admin, "tick", number)
+            b.settle()
+            call(b.admin, "reclaim")
+        assert value(b.admin, "select count(*) from pgps_internal.newcomer") == 0
+        publish(a.admin, "tick", 5)
+        a.settle()
+        links.append(open_link(a, b, "to_b"))
+        settle(made, links)
+        publish(a.admin, "tick", 6)
+        settle(made, links)
+        assert received(b, "one") == received(b, "two") == [("b", 2), ("b", 3), ("b", 4), ("a", 6)]
 
 
 def test_event_types_and_subscriptions_unsettle_origins(scene: Scene) -> None:

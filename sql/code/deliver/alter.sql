@@ -125,7 +125,7 @@ begin
     if v_signature.in_lane is not true then
         perform pgps_internal.make_pending(v_class, v_upto);
     end if;
-    perform pgps_internal.drop_unused_class((rematch.member).class_id);
+    perform pgps_internal.drop_unused_classes(array[(rematch.member).class_id]);
 end
 $$;
 comment on function pgps_internal.rematch(pgps_internal.subscription, pgps_internal.member, pgps_internal.batch) is
@@ -157,7 +157,7 @@ begin
         and m.class_id = (rematch_unseen.member).class_id;
     delete from pgps_internal.share s where s.subscription_id = (rematch_unseen.member).subscription_id
         and s.type_id = (rematch_unseen.member).type_id;
-    perform pgps_internal.drop_unused_class((rematch_unseen.member).class_id);
+    perform pgps_internal.drop_unused_classes(array[(rematch_unseen.member).class_id]);
 end
 $$;
 comment on function pgps_internal.rematch_unseen(pgps_internal.subscription, pgps_internal.member,

@@ -4,31 +4,44 @@
 -- Writes: backlog_gap, backlog_limit, class, failure, joining, member, share, subscription,
 -- unshared.
 
-create or replace function pgps_internal.drop_unused_class(class_id bigint) returns void
+create or replace function pgps_internal.drop_unused_classes(class_ids bigint[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_class pgps_internal.class;
+    v_gone pgps_internal.class[];
+    v_table record;
 begin
-    if exists (select from pgps_internal.member m where m.class_id = drop_unused_class.class_id) then
-        return;
-    end if;
-    perform pgps_internal.set_class_active(drop_unused_class.class_id, false);
-    delete from pgps_internal.class c where c.class_id = drop_unused_class.class_id returning * into v_class;
-    if v_class.signature_id is not null
-        and not exists (select from pgps_internal.class c where c.signature_id = v_class.signature_id) then
-        perform pgps_internal.drop_signature(v_class.signature_id);
-    end if;
+    with gone as (
+        delete from pgps_internal.class c
+        where c.class_id = any (drop_unused_classes.class_ids)
+            and not exists (select from pgps_internal.member m where m.class_id = c.class_id)
+        returning c as class
+    )
+    select array_agg(g.class) into v_gone from gone g;
+    for v_table in
+        select x.signature_id, array_agg(x.class_id) as classes
+        from unnest(v_gone) x join pgps_internal.signature g using (signature_id) where g.has_table
+        group by x.signature_id
+    loop
+        execute format('delete from pgps_internal.const_%s where pgps_class = any ($1)', v_table.signature_id)
+            using v_table.classes;
+    end loop;
+    perform pgps_internal.drop_signature(s.signature_id)
+    from (select distinct x.signature_id from unnest(v_gone) x where x.signature_id is not null) s
+    where not exists (select from pgps_internal.class c where c.signature_id = s.signature_id);
     -- A role that owns the function could not be dropped.
-    if not exists (select from pgps_internal.class c where c.type_id = v_class.type_id and c.owner = v_class.owner) then
-        perform pgps_internal.drop_piece('function', f::text)
-            from pgps_internal.visible_function(v_class.type_id, v_class.owner) f where f is not null;
-    end if;
+    perform pgps_internal.drop_piece('function', f::text)
+    from (select distinct x.type_id, x.owner from unnest(v_gone) x) t
+    cross join lateral pgps_internal.visible_function(t.type_id, t.owner) f
+    where f is not null
+        and not exists (select from pgps_internal.class c where c.type_id = t.type_id and c.owner = t.owner);
 end
 $$;
-comment on function pgps_internal.drop_unused_class(bigint) is
-'Drops a class that no subscription is in, and the code that only it needed';
+comment on function pgps_internal.drop_unused_classes(bigint[]) is
+'Drops those of some classes that no subscription is in, and the code that only they needed';
+
+drop function if exists pgps_internal.drop_unused_class(bigint);
 
 create or replace function pgps_internal.drop_subscription(subscription_id bigint) returns void
 language plpgsql
@@ -36,7 +49,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_classes bigint[];
-    v_class bigint;
 begin
     -- Before its members: by this row sessions that receive over links see that they need not wait for them.
     perform from pgps_internal.subscription s where s.subscription_id = drop_subscription.subscription_id for update;
@@ -52,9 +64,7 @@ begin
     delete from pgps_internal.share h where h.subscription_id = drop_subscription.subscription_id;
     delete from pgps_internal.failure f where f.subscription_id = drop_subscription.subscription_id;
     delete from pgps_internal.subscription s where s.subscription_id = drop_subscription.subscription_id;
-    foreach v_class in array coalesce(v_classes, '{}') loop
-        perform pgps_internal.drop_unused_class(v_class);
-    end loop;
+    perform pgps_internal.drop_unused_classes(v_classes);
 end
 $$;
 comment on function pgps_internal.drop_subscription(bigint) is
@@ -257,7 +267,7 @@ begin
             else v_position.acked_total end);
     perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t
         where t.type_id = any (v_types);
-    perform pgps_internal.drop_unused_class(c) from unnest(v_classes) c;
+    perform pgps_internal.drop_unused_classes(v_classes);
     -- What was too much does not wait any more, or is wanted again.
     if v_subscription.state = 'suspended' and v_subscription.last_error like 'backlog: %' then
         perform pgps_internal.make_active(v_subscription, true);

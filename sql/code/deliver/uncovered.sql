@@ -20,8 +20,7 @@ begin
     from unnest(leave_types.members) m
     join pg_proc p on p.proname = format('callback_%s_%s', m.subscription_id, m.type_id)
     where p.pronamespace = 'pgps_internal'::regnamespace;
-    perform pgps_internal.drop_unused_class(c.class_id)
-    from (select distinct m.class_id from unnest(leave_types.members) m) c;
+    perform pgps_internal.drop_unused_classes(array(select m.class_id from unnest(leave_types.members) m));
 end
 $$;
 comment on function pgps_internal.leave_types(pgps_internal.member[]) is

@@ -41,8 +41,10 @@ comment on function pgps_internal.family_of(pgps_internal.link_filter) is
 'The same for filters of one shape that differ in nothing but the bounds of ranges, so that one may imply another; null
 for a filter without such a bound';
 
+drop function if exists pgps_internal.intern_filter(pgps_internal.event_type, text, text[], jsonb);
 create or replace function pgps_internal.intern_filter(
-    event_type pgps_internal.event_type, filter text, constant_types text[], environment jsonb
+    event_type pgps_internal.event_type, filter text, constant_types text[], environment jsonb,
+    is_heard boolean = false
 ) returns text
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -83,14 +85,14 @@ begin
     v_filter.family := pgps_internal.family_of(v_filter);
     insert into pgps_internal.link_filter select v_filter.* on conflict do nothing;
     if found then
-        perform pgps_internal.note_covers(v_filter);
+        perform pgps_internal.note_covers(v_filter, intern_filter.is_heard);
     end if;
     return v_filter.key;
 end
 $$;
-comment on function pgps_internal.intern_filter(pgps_internal.event_type, text, text[], jsonb) is
+comment on function pgps_internal.intern_filter(pgps_internal.event_type, text, text[], jsonb, boolean) is
 'The key of a filter, equal for equal filters at all brokers; enters a new filter and what it implies. filter: null =
-every event.';
+every event; is_heard: a neighbour has said it.';
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('link_filters', '500', 'integer',
@@ -142,7 +144,8 @@ comment on function pgps_internal.implies(text[], text[], text, text) is
 'The condition under which the filter of one row (narrow) implies that of another (wide), both of the same family: each
 constant is the same, or a bound that is as wide';
 
-create or replace function pgps_internal.note_covers(filter pgps_internal.link_filter) returns void
+drop function if exists pgps_internal.note_covers(pgps_internal.link_filter);
+create or replace function pgps_internal.note_covers(filter pgps_internal.link_filter, is_heard boolean) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -161,7 +164,10 @@ begin
         where f.type_id = (note_covers.filter).type_id and f.filter is null;
     end if;
     -- Compared with its family only, which an index finds: most filters have none, and there may be very many of them.
-    if (note_covers.filter).family is not null then
+    -- A broker says of its filters those that no other one covers. Who says thousands that do is no reason to keep the
+    -- square of that.
+    if (note_covers.filter).family is not null and not (note_covers.is_heard and (select count(*) from (
+            select from pgps_internal.link_filter f where f.family = (note_covers.filter).family limit 501) f) > 500) then
         -- Of two that cover each other (1 and 1.0) only one direction is kept.
         execute format('insert into pgps_internal.cover (key, by_key)
             select f.key, g.key from pgps_internal.link_filter f, pgps_internal.link_filter g
@@ -177,9 +183,10 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.note_covers(pgps_internal.link_filter) is
+comment on function pgps_internal.note_covers(pgps_internal.link_filter, boolean) is
 'Notes which filters a new one implies, and which imply it: within a family by their constants; all imply the filter for
-every event';
+every event. is_heard: a neighbour has said it, so that in a family of more than 500 nothing is noted; brokers that do
+not know of it ask for both filters';
 
 create or replace function pgps_internal.constant_types(event_type text, filter text, environment jsonb) returns text[]
 language plpgsql
@@ -196,7 +203,8 @@ comment on function pgps_internal.constant_types(text, text, jsonb) is
 'The types of a filter''s constants, as pgps.check_filter finds them under the settings in environment: 13/02/2024 is a
 date under some of them only';
 
-create or replace function pgps_internal.push_filters() returns void
+drop function if exists pgps_internal.push_filters();
+create or replace function pgps_internal.push_filters(most bigint = null) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -212,7 +220,7 @@ begin
             and not exists (select from pgps_internal.pushed p where p.subscription_id = s.subscription_id
             and p.type_id = m.type_id and p.is_current)
         -- Whoever ends the subscription may keep his transaction open: no link waits for him.
-        for key share of s skip locked
+        limit push_filters.most for key share of s skip locked
     loop
         v_filter := null;
         v_types := null;
@@ -239,9 +247,9 @@ begin
     perform pgps_internal.drop_former_filters();
 end
 $$;
-comment on function pgps_internal.push_filters() is
+comment on function pgps_internal.push_filters(bigint) is
 'For new global subscriptions, and those with a new filter: finds the part of the filter that other brokers can ask.
-What reads tables is asked here only: a weaker filter elsewhere is correct.';
+What reads tables is asked here only: a weaker filter elsewhere is correct. most: for how many at once, null = all.';
 
 create or replace function pgps_internal.drop_former_filters() returns void
 language plpgsql

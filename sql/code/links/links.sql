@@ -211,10 +211,13 @@ begin
         raise exception 'the state of link "%" is null', args ->> 'name' using errcode = '22023',
             hint = 'Give up, or what keeps it from being up.';
     end if;
-    update pgps_internal.link l set state = args ->> 'state', last_error = args ->> 'error', hint = args ->> 'hint',
+    -- Error and hint may be what the server at the other end has said.
+    update pgps_internal.link l set state = args ->> 'state', last_error = x.error, hint = x.hint,
         changed_at = pgps_internal.clock()
-    where l.name = args ->> 'name'
-        and (l.state, l.last_error, l.hint) is distinct from (args ->> 'state', args ->> 'error', args ->> 'hint');
+    from (select pgps_internal.told_text(args ->> 'error', 1000) as error,
+        pgps_internal.told_text(args ->> 'hint', 300) as hint) x
+    where l.name = args ->> 'name' and (l.state, l.last_error, l.hint) is distinct from (args ->> 'state', x.error,
+        x.hint);
 end
 $$;
 comment on function pgps_internal.do_note_link(name, jsonb) is 'See pgps.note_link';
@@ -262,7 +265,9 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
         when l.link_id is null then 'waiting'
         when l.state = 'up' then 'connecting'
         else l.state end as state,
-    concat_ws('; ', n.last_error, coalesce(l.last_error, n.refusal), d.differences, w.origins) as last_error,
+    concat_ws('; ', n.last_error, coalesce(l.last_error, said.error),
+        'it says that this broker was restored, since ' || to_char(n.claimed_at at time zone 'UTC',
+            'YYYY-MM-DD HH24:MI "UTC"'), d.differences, w.origins) as last_error,
     case
         when n.is_draining and not u.is_up or l.is_dropped and n.neighbour_id is null
             then format('It goes when %s has been reached. Without that: select pgps.drop_link(%L, cascade '
@@ -272,7 +277,7 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
             then format('If it stays so: select pgps.resync_link(%L)', quote_ident(y.typed))
         when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)',
             quote_ident(y.typed))
-        else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch,
+        else coalesce(l.hint, said.hint) end as hint, n.name as neighbour, n.broker_id, n.epoch,
             pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
     coalesce(b.depth, 0) as lag_events,
     coalesce(extract(epoch from pgps._clock() - b.oldest), 0)::double precision as lag_seconds,
@@ -290,6 +295,12 @@ cross join lateral (select case when l.link_id is null and exists (select from p
         left join pgps_internal.link k using (link_id)
         where o.neighbour_id <> n.neighbour_id and coalesce(k.name, o.name) = n.name)
     then n.broker_id::text else coalesce(l.name, n.name) end as typed) y
+-- A neighbour's own word is shown as such.
+cross join lateral (select
+    case when n.refused_by is null or n.refusal is null then n.refusal
+        else format('role "%s" says: %s', n.refused_by, n.refusal) end as error,
+    case when n.refused_by is null or n.refusal_hint is null then n.refusal_hint
+        else format('Role "%s" advises: %s', n.refused_by, n.refusal_hint) end as hint) said
 cross join lateral (select count(*) = 2 as is_up from pgps._link_sessions(current_user) s
     where s.neighbour_id = n.neighbour_id) u
 cross join lateral (select count(*) filter (where x.type_id is not null) as refused,

@@ -240,12 +240,26 @@ taken (true: another session has that duty), last and mark (what was received la
 or no broker, 42710 a second link to it, 54000 more brokers under one role than link_neighbours, 55000 restored or
 cloned, 0A000 another protocol.';
 
+create or replace function pgps_internal.told_text(said text, most integer) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Also what turns the direction of a line around, or is not seen.
+    select case when length(s.said) > told_text.most then left(s.said, told_text.most - 1) || '…' else s.said end
+    from (select regexp_replace(left(told_text.said, 10 * told_text.most),
+        '[\u0001-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+', ' ', 'g') as said) s
+$$;
+comment on function pgps_internal.told_text(text, integer) is
+'What another broker has said, as it is kept to be shown: at most so many characters, and none that controls a terminal';
+
 create or replace function pgps_internal.do_link_refused(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer;
+    -- Only if a worker or an administrator of this broker says so. If a neighbour says so, only its own link stays down.
+    v_is_own boolean := pg_has_role(caller, 'pgps_worker', 'usage') or pg_has_role(caller, 'pgps_admin', 'usage');
     v_is_me boolean;
 begin
     -- Never beside pgps.resume_links: what was noticed of the former epoch does not hold for the present one, and would
@@ -263,13 +277,15 @@ begin
     -- The value of the first notice is kept: if the server is started again before an administrator resumes, batches of
     -- the present life would count as former ones.
     update pgps_internal.neighbour n
-    set refusal = left(args ->> 'error', 1000), refusal_hint = left(args ->> 'hint', 1000),
+    set refusal = pgps_internal.told_text(args ->> 'error', 300),
+        refusal_hint = pgps_internal.told_text(args ->> 'hint', 300),
+        refused_by = case when not v_is_own then caller end,
+        claimed_at = case when v_is_me and v_is_own then coalesce(n.claimed_at, pgps_internal.clock())
+            when not v_is_own then n.claimed_at end,
         former_batch = case when v_is_me then coalesce(n.former_batch,
             pgps_internal.last_of_former_life((pgps_internal.position_of(n.subscription_id)).received_batch)) end
     where n.neighbour_id = v_id;
-    if v_is_me and (pg_has_role(caller, 'pgps_worker', 'usage') or pg_has_role(caller, 'pgps_admin', 'usage')) then
-        -- Only if a worker or an administrator of this broker says so. If a neighbour says so, only its own link stays
-        -- down.
+    if v_is_me and v_is_own then
         update pgps_internal.broker b set state = 'restored' where b.state <> 'restored';
         delete from pgps_internal.link_session s where s.holder <> pgps_internal.holder();
     end if;
@@ -287,8 +303,9 @@ comment on function pgps.link_refused(text, text, text) is
 'Records at this broker why the link that this session has opened cannot carry events: link_next, here or at the
 neighbour, refused the position of what was received last. The link is blocked in pgps.links until link_next finds
 nothing wrong. error, hint, detail: as that call raised them. When the detail names this broker in its present epoch as
-the one that was restored, and a worker of this broker says so, all its links stay down until pgps.resume_links. Locks:
-changes of routes wait until the transaction ends. Needs pgps.link_open. Errors: 55000.';
+the one that was restored, and a worker of this broker says so, all its links stay down until pgps.resume_links, or until
+every link over which that was said is dropped with cascade. Of error and hint 300 characters are kept, without control
+characters. Locks: changes of routes wait until the transaction ends. Needs pgps.link_open. Errors: 55000.';
 
 create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour
 language plpgsql stable

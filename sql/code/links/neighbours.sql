@@ -1,6 +1,6 @@
 -- Brokers at the other end of a link: the role and the subscription that stand for each here.
 -- Locks: the turn of routes.
--- Writes: lent, neighbour, subscription.
+-- Writes: broker, lent, neighbour, subscription.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
 language sql stable
@@ -79,15 +79,24 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription bigint;
+    v_claimed_at timestamptz;
 begin
     delete from pgps_internal.neighbour n where n.neighbour_id = forget_neighbour.neighbour_id
-        returning n.subscription_id into v_subscription;
+        returning n.subscription_id, n.claimed_at into v_subscription, v_claimed_at;
     perform pgps_internal.drop_subscription(v_subscription);
+    if v_claimed_at is not null then
+        -- Whoever forgets those who say that this broker was restored does not believe it. What this broker finds out
+        -- by itself is not stored (pgps_internal.me).
+        update pgps_internal.broker b set state = 'active'
+        where b.state = 'restored' and not exists (select from pgps_internal.neighbour n
+            where n.claimed_at is not null);
+    end if;
     perform pg_notify('pgps_link', '');
 end
 $$;
 comment on function pgps_internal.forget_neighbour(integer) is
-'Forgets all about a neighbour: what it wanted and offered, and what waits for it';
+'Forgets all about a neighbour: what it wanted and offered, what waits for it, and its word that this broker was
+restored';
 
 -- Everybody has this privilege. It makes this database depend on the role, which would otherwise go when pgps is
 -- dropped in another database.

@@ -193,6 +193,23 @@ comment on function pgps_internal.see_pushed() is
 seen these. A filter of the same text may be in force for long: what was received before somebody knew is judged like
 what comes after it, and by the dispatcher alone, or some would be skipped between what is not';
 
+create or replace function pgps_internal.push_newcomers() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Some at a time: who reclaims has other things locked.
+    if exists (select from pgps_internal.newcomer n where n.until is not null and not n.is_pushed)
+        and exists (select from pgps_internal.neighbour)
+            and pgps_internal.try_lock('pgps_internal.turn_of_routes', 'exclusive') then
+        perform pgps_internal.push_filters(500);
+    end if;
+end
+$$;
+comment on function pgps_internal.push_newcomers() is
+'Finds the filters that neighbours are asked for newcomers, which whoever sends to a neighbour does first: while no link
+is up nobody sends, and each dispatch would look through all newcomers since then';
+
 create or replace function pgps_internal.forget_seen() returns void
 language sql
 set search_path = pg_catalog, pg_temp

@@ -72,7 +72,8 @@ begin
             detail = (select pgps_internal.restored_one(b.broker_id, b.epoch) from pgps_internal.broker b),
             hint = format('On broker "%s": select pgps.resume_links(''restored'')', pgps_internal.broker_name());
     elsif (check_position.neighbour).refusal is not null then
-        update pgps_internal.neighbour n set refusal = null, refusal_hint = null, former_batch = null
+        update pgps_internal.neighbour n
+        set refusal = null, refusal_hint = null, refused_by = null, claimed_at = null, former_batch = null
         where n.neighbour_id = (check_position.neighbour).neighbour_id;
     end if;
 end

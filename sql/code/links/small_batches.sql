@@ -155,6 +155,20 @@ $$;
 comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is
 'Raises 55000 unless a batch begins where the last received ends';
 
+create or replace function pgps_internal.require_short(neighbour pgps_internal.neighbour, items jsonb) returns void
+language plpgsql
+as $$
+begin
+    if jsonb_array_length(require_short.items) > 1000 then
+        raise exception 'a batch of % items came from broker "%", which are too many for one transaction',
+            jsonb_array_length(require_short.items), (require_short.neighbour).name
+        using errcode = '54000', hint = 'pgps.link_next gives at most 1000.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_short(pgps_internal.neighbour, jsonb) is
+'Raises 54000 when a batch has more items than a broker sends at once: other links wait until all are heard';
+
 create or replace function pgps_internal.awaits_answer(neighbour_id integer) returns boolean
 language sql stable
 as $$
@@ -221,8 +235,12 @@ declare
     v_slices jsonb;
     v_ids int8multirange := '{}';
     v_heard boolean := false;
+    -- The last batch of the dispatcher when the first filter was heard.
+    v_began bigint;
+    v_asks boolean := false;
     v_counts jsonb := '[]';
 begin
+    perform pgps_internal.require_short(admit_batch.neighbour, admit_batch.batch -> 'items');
     -- The turn of routes is taken before any other lock, or two receivers would wait for each other.
     if pgps_internal.may_change_routes(admit_batch.neighbour, admit_batch.batch, admit_batch.staged) then
         perform pgps_internal.hold_routes();
@@ -236,6 +254,10 @@ begin
         elsif v_item ->> 'kind' = 'audit' then
             v_counts := v_counts || jsonb_build_array(v_item -> 'body');
         else
+            if v_item ->> 'kind' in ('sub', 'unsub') then
+                v_began := coalesce(v_began, (pgps_internal.last_batch()).batch_id, 0);
+                v_asks := v_asks or v_item ->> 'kind' = 'sub';
+            end if;
             perform pgps_internal.hear(admit_batch.neighbour, v_item ->> 'kind', v_item -> 'body');
             v_heard := true;
         end if;
@@ -266,6 +288,9 @@ begin
     end if;
     if v_heard then
         perform pg_notify('pgps_link', '');
+    end if;
+    if v_asks then
+        perform pgps_internal.begin_filters(admit_batch.neighbour, v_began);
     end if;
     return jsonb_build_object('last', (admit_batch.batch ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));
 end
@@ -319,7 +344,7 @@ in one statement that is its own transaction. Returns last, and taken, how many 
 batch''s after, without taken: it was received before. A batch that is refused because of its data (class 22 or 23) or a
 concurrent change (40001) is to be received once more with link_begin and staged. Needs pgps.link_open. Errors: 55000 a
 batch is missing, another schema, not open; 42501 the role may not publish a type; 22023 no batch, its events are not in
-it.';
+it; 54000 more than 1000 items.';
 
 revoke all on function pgps.link_take(jsonb) from public;
 grant execute on function pgps.link_take(jsonb) to pgps_link, pgps_worker, pgps_admin;

@@ -33,7 +33,23 @@ comment on function pgps_internal.serves_a_stranger(integer, oid) is
 'True for a session that has called the functions of a link, or of a network, in its transaction, for a role that is no
 worker''s here';
 
-create or replace function pgps_internal.stuck_links(patience interval)
+create or replace function pgps_internal.holders_of_dispatch(older_than interval) returns integer[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select l.pid from pg_locks l join pg_stat_get_activity(l.pid) a on true
+        where l.relation = 'pgps_internal.batch'::regclass and l.granted and l.mode = 'RowExclusiveLock'
+            and l.database = (select d.oid from pg_database d where d.datname = current_database())
+            and a.xact_start <= clock_timestamp() - holders_of_dispatch.older_than
+            and exists (select from pg_locks w where w.relation = l.relation and w.database = l.database
+                and not w.granted))
+$$;
+comment on function pgps_internal.holders_of_dispatch(interval) is
+'The sessions that keep the dispatcher off at this moment, in a transaction of at least that age: whoever receives does
+so in its last step, for milliseconds (pgps_internal.begin_filters)';
+
+create or replace function pgps_internal.stuck_links(patience interval, holders integer[])
 returns table (pid integer, role oid, xact_start timestamptz)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -46,27 +62,37 @@ begin
         and a.xact_start <= clock_timestamp() - stuck_links.patience
         -- A large batch may take minutes, and would take them again: only what does nothing is ended soon.
         and (a.state <> 'active' and a.state_change <= clock_timestamp() - stuck_links.patience
-            or a.wait_event_type = 'Timeout'
+            or a.wait_event_type = 'Timeout' or a.pid = any (stuck_links.holders)
             or a.xact_start <= clock_timestamp() - 120 * stuck_links.patience)
         and pgps_internal.serves_a_stranger(a.pid, a.usesysid)
         -- Not how long they have waited: the dispatcher gives up each time, and comes again.
         and pgps_internal.holds_up_others(a.pid) offset 0;
 end
 $$;
-comment on function pgps_internal.stuck_links(interval) is
-'Sessions of neighbours that hold up others: see pgps.end_stuck_links';
+comment on function pgps_internal.stuck_links(interval, integer[]) is
+'Sessions of neighbours that hold up others, as pgps.end_stuck_links has it; holders: those that keep the dispatcher off';
 
 create or replace function pgps.end_stuck_links(patience interval = '5 seconds') returns text[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_holders integer[];
 begin
     if end_stuck_links.patience is null then
         raise exception 'patience is null' using errcode = '22004', hint = 'Leave it out: 5 seconds.';
     end if;
+    v_holders := pgps_internal.holders_of_dispatch(end_stuck_links.patience);
+    if v_holders <> '{}' then
+        -- Long enough for whoever is about to commit.
+        perform pg_sleep_for(least(end_stuck_links.patience / 5, interval '1 second'));
+        perform pg_stat_clear_snapshot();
+        v_holders := array(select unnest(v_holders)
+            intersect select unnest(pgps_internal.holders_of_dispatch(end_stuck_links.patience)));
+    end if;
     -- Those of the same role that wait behind it would take its place, one after the other.
     return array(
-        with stuck as materialized (select s.* from pgps_internal.stuck_links(end_stuck_links.patience) s),
+        with stuck as materialized (select s.* from pgps_internal.stuck_links(end_stuck_links.patience, v_holders) s),
         queue as materialized (
             select w.pid, s.role from stuck s join pg_stat_get_activity(null) w on w.usesysid = s.role
             where w.pid <> s.pid and w.wait_event_type = 'Lock' and s.pid = any (pg_blocking_pids(w.pid))
@@ -84,8 +110,8 @@ end
 $$;
 comment on function pgps.end_stuck_links(interval) is
 'Ends sessions of neighbours whose transaction others are waiting for: when it has done nothing for longer than
-patience, and when it has been at work 120 times as long; with it those of its role that wait for it. Their links are
-opened again, and go on where they were.
+patience, or keeps the dispatcher off, and when it has been at work 120 times as long; with it those of its role that
+wait for it. Their links are opened again, and go on where they were.
 Returns messages to report. Sessions of members of pgps_worker and pgps_admin are not ended. Workers call it every five
 seconds. Needs pgps_worker or pgps_admin. Errors: 22004.';
 

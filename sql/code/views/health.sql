@@ -49,6 +49,11 @@ begin
             join pg_stat_activity h on h.pid = x.pid
             where w.datname = current_database() and w.wait_event_type = 'Lock' and w.pid <> pg_backend_pid()
             limit 100) b),
+        'claims', (select coalesce(to_jsonb(array_agg(jsonb_build_object('link', coalesce(l.name, n.name),
+            'neighbour', n.name, 'broker_id', n.broker_id, 'role', n.role::text, 'at', n.claimed_at)
+            order by n.claimed_at)), '[]')
+            from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
+            where n.claimed_at is not null),
         'crowded', (select coalesce(to_jsonb(array_agg(n)), '[]') from pgps_internal.crowded_neighbours() n),
         'in_the_way', (select coalesce(to_jsonb(array_agg(n)), '[]') from pgps_internal.names_in_the_way() n));
 end
@@ -64,7 +69,8 @@ comment on function pgps.health() is
 'What pgps doctor and a worker ask the server: disks (place, total_bytes, free_bytes), lost (event_type, events: what a
 crash took from types whose queue is not persistent, as long as the control queue knows of it), blocked (pid, holder,
 role, application_name, relation, seconds: who waits for whose lock), crowded (role, setting, event_type, used, most:
-whose neighbours come near the limit that a setting gives them) and in_the_way (kind, name, role: whose event types
+whose neighbours come near the limit that a setting gives them), claims (link, neighbour, broker_id, role, at: over which
+links it was said, since when, that this broker was restored) and in_the_way (kind, name, role: whose event types
 and subscriptions have names that pgps needs for itself, from before they were refused). Needs pgps_worker or
 pgps_admin. Errors: 42501.';
 
