@@ -85,9 +85,9 @@ end
 $$;
 comment on function pgps.end_stuck_links(interval) is
 'Ends sessions of neighbours whose transaction others are waiting for: when it has done nothing for longer than
-patience, or keeps the dispatcher off, and when it has been at work 120 times as long. Their links are opened again, and go on where they were.
-Returns messages to report. Sessions of members of pgps_worker and pgps_admin are not ended. Workers call it every five
-seconds. Needs pgps_worker or pgps_admin. Errors: 22004.';
+patience, or keeps the dispatcher off, and when it has been at work 120 times as long. Their links are opened again,
+and go on where they were. Returns messages to report. Sessions of members of pgps_worker and pgps_admin are not ended.
+Workers call it every five seconds. Needs pgps_worker or pgps_admin. Errors: 22004.';
 
 revoke all on function pgps.end_stuck_links(interval) from public;
 grant execute on function pgps.end_stuck_links(interval) to pgps_worker, pgps_admin;
