@@ -1,8 +1,7 @@
 -- Changing subscriptions: pause, resume, seek, unsubscribe.
 -- Locks: catalogue rows; seek, and resume of a suspended filter, hold the owner's lane, and keep reclaim away, until
 -- the transaction ends.
--- Writes: backlog_gap, backlog_limit, class, failure, joining, member, share, subscription,
--- unshared.
+-- Writes: backlog_gap, backlog_limit, class, const, failure, joining, member, share, subscription, unshared.
 
 create or replace function pgps_internal.drop_unused_classes(class_ids bigint[]) returns void
 language plpgsql
@@ -40,8 +39,6 @@ end
 $$;
 comment on function pgps_internal.drop_unused_classes(bigint[]) is
 'Drops those of some classes that no subscription is in, and the code that only they needed';
-
-drop function if exists pgps_internal.drop_unused_class(bigint);
 
 create or replace function pgps_internal.drop_subscription(subscription_id bigint) returns void
 language plpgsql

@@ -41,7 +41,6 @@ comment on function pgps_internal.family_of(pgps_internal.link_filter) is
 'The same for filters of one shape that differ in nothing but the bounds of ranges, so that one may imply another; null
 for a filter without such a bound';
 
-drop function if exists pgps_internal.intern_filter(pgps_internal.event_type, text, text[], jsonb);
 create or replace function pgps_internal.intern_filter(
     event_type pgps_internal.event_type, filter text, constant_types text[], environment jsonb,
     is_heard boolean = false
@@ -144,7 +143,6 @@ comment on function pgps_internal.implies(text[], text[], text, text) is
 'The condition under which the filter of one row (narrow) implies that of another (wide), both of the same family: each
 constant is the same, or a bound that is as wide';
 
-drop function if exists pgps_internal.note_covers(pgps_internal.link_filter);
 create or replace function pgps_internal.note_covers(filter pgps_internal.link_filter, is_heard boolean) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -166,8 +164,8 @@ begin
     -- Compared with its family only, which an index finds: most filters have none, and there may be very many of them.
     -- A broker says of its filters those that no other one covers. Who says thousands that do is no reason to keep the
     -- square of that.
-    if (note_covers.filter).family is not null and not (note_covers.is_heard and (select count(*) from (
-            select from pgps_internal.link_filter f where f.family = (note_covers.filter).family limit 501) f) > 500) then
+    if (note_covers.filter).family is not null and not (note_covers.is_heard and 500 < (select count(*) from (
+            select from pgps_internal.link_filter f where f.family = (note_covers.filter).family limit 501) f)) then
         -- Of two that cover each other (1 and 1.0) only one direction is kept.
         execute format('insert into pgps_internal.cover (key, by_key)
             select f.key, g.key from pgps_internal.link_filter f, pgps_internal.link_filter g
@@ -203,7 +201,6 @@ comment on function pgps_internal.constant_types(text, text, jsonb) is
 'The types of a filter''s constants, as pgps.check_filter finds them under the settings in environment: 13/02/2024 is a
 date under some of them only';
 
-drop function if exists pgps_internal.push_filters();
 create or replace function pgps_internal.push_filters(most bigint = null) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -247,10 +247,12 @@ as $$
     -- Also what turns the direction of a line around, or is not seen.
     select case when length(s.said) > told_text.most then left(s.said, told_text.most - 1) || '…' else s.said end
     from (select regexp_replace(left(told_text.said, 10 * told_text.most),
-        '[\u0001-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+', ' ', 'g') as said) s
+        '[\u0001-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+', ' ', 'g')
+        as said) s
 $$;
 comment on function pgps_internal.told_text(text, integer) is
-'What another broker has said, as it is kept to be shown: at most so many characters, and none that controls a terminal';
+'What another broker has said, as it is kept to be shown: at most so many characters, none of which controls a
+terminal';
 
 create or replace function pgps_internal.do_link_refused(caller name, args jsonb) returns void
 language plpgsql
@@ -258,7 +260,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer;
-    -- Only if a worker or an administrator of this broker says so. If a neighbour says so, only its own link stays down.
+    -- A worker or an administrator of this broker. If a neighbour says so, only its own link stays down.
     v_is_own boolean := pg_has_role(caller, 'pgps_worker', 'usage') or pg_has_role(caller, 'pgps_admin', 'usage');
     v_is_me boolean;
 begin
@@ -303,9 +305,9 @@ comment on function pgps.link_refused(text, text, text) is
 'Records at this broker why the link that this session has opened cannot carry events: link_next, here or at the
 neighbour, refused the position of what was received last. The link is blocked in pgps.links until link_next finds
 nothing wrong. error, hint, detail: as that call raised them. When the detail names this broker in its present epoch as
-the one that was restored, and a worker of this broker says so, all its links stay down until pgps.resume_links, or until
-every link over which that was said is dropped with cascade. Of error and hint 300 characters are kept, without control
-characters. Locks: changes of routes wait until the transaction ends. Needs pgps.link_open. Errors: 55000.';
+the one that was restored, and a worker of this broker says so, all its links stay down until pgps.resume_links, or
+until every link over which that was said is dropped with cascade. Of error and hint 300 characters are kept, without
+control characters. Locks: changes of routes wait until the transaction ends. Needs pgps.link_open. Errors: 55000.';
 
 create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour
 language plpgsql stable

@@ -287,8 +287,8 @@ end;
 comment on function pgps.link_apply(jsonb) is
 'Last statement of the transaction that receives a batch (null = the one with which it began): acts on its messages and
 publishes its events here, in order, and notes how far; COMMIT follows. Returns last, and how many events were taken
-(the others had been received from elsewhere). Needs pgps.link_begin. Errors: 55000 a batch or an event is missing, 54000
-more than 1000 items.';
+(the others had been received from elsewhere). Needs pgps.link_begin. Errors: 55000 a batch or an event is missing,
+54000 more than 1000 items.';
 
 revoke all on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) from public;
 grant execute on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) to pgps_link, pgps_worker,

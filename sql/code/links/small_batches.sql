@@ -149,25 +149,16 @@ begin
             require_next.batch ->> 'after',
             (require_next.neighbour).name, require_next.last
         using errcode = '55000', hint = 'The link is opened again and goes on from there.';
-    end if;
-end
-$$;
-comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is
-'Raises 55000 unless a batch begins where the last received ends';
-
-create or replace function pgps_internal.require_short(neighbour pgps_internal.neighbour, items jsonb) returns void
-language plpgsql
-as $$
-begin
-    if jsonb_array_length(require_short.items) > 1000 then
+    elsif jsonb_array_length(require_next.batch -> 'items') > 1000 then
         raise exception 'a batch of % items came from broker "%", which are too many for one transaction',
-            jsonb_array_length(require_short.items), (require_short.neighbour).name
+            jsonb_array_length(require_next.batch -> 'items'), (require_next.neighbour).name
         using errcode = '54000', hint = 'pgps.link_next gives at most 1000.';
     end if;
 end
 $$;
-comment on function pgps_internal.require_short(pgps_internal.neighbour, jsonb) is
-'Raises 54000 when a batch has more items than a broker sends at once: other links wait until all are heard';
+comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is
+'Raises 55000 unless a batch begins where the last received ends, and 54000 when it has more items than a broker sends
+at once: other links wait until all are heard';
 
 create or replace function pgps_internal.awaits_answer(neighbour_id integer) returns boolean
 language sql stable
@@ -225,6 +216,26 @@ $$;
 comment on function pgps_internal.note_admitted(pgps_internal.neighbour, jsonb, jsonb, int8multirange, boolean) is
 'Records the slices of a batch that was admitted: events that were fetched again apart from the others';
 
+create or replace function pgps_internal.note_last(
+    neighbour pgps_internal.neighbour, batch jsonb, item jsonb, staged boolean
+) returns void
+language plpgsql
+as $$
+begin
+    -- Unless the row of the last item has the number. That is the common case: the item has events, and all were taken
+    -- just now.
+    if (note_last.staged or ((note_last.item ->> 'events')::integer > 0
+        and note_last.item -> 'lseq' = note_last.batch -> 'upto') is not true)
+            and pgps_internal.last_received((note_last.neighbour).neighbour_id)
+                < (note_last.batch ->> 'upto')::bigint then
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark)
+        values ((note_last.neighbour).neighbour_id, (note_last.batch ->> 'upto')::bigint, note_last.batch ->> 'mark');
+    end if;
+end
+$$;
+comment on function pgps_internal.note_last(pgps_internal.neighbour, jsonb, jsonb, boolean) is
+'Notes the last number of a batch that was admitted; item: its last one';
+
 create or replace function pgps_internal.admit_batch(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, staged boolean
 ) returns jsonb
@@ -235,12 +246,11 @@ declare
     v_slices jsonb;
     v_ids int8multirange := '{}';
     v_heard boolean := false;
-    -- The last batch of the dispatcher when the first filter was heard.
-    v_began bigint;
-    v_asks boolean := false;
+    -- The last batch of the dispatcher before filters are heard.
+    v_began bigint := case when admit_batch.batch @? '$.items[*] ? (@.kind == "sub")'
+        then coalesce((pgps_internal.last_batch()).batch_id, 0) end;
     v_counts jsonb := '[]';
 begin
-    perform pgps_internal.require_short(admit_batch.neighbour, admit_batch.batch -> 'items');
     -- The turn of routes is taken before any other lock, or two receivers would wait for each other.
     if pgps_internal.may_change_routes(admit_batch.neighbour, admit_batch.batch, admit_batch.staged) then
         perform pgps_internal.hold_routes();
@@ -254,10 +264,6 @@ begin
         elsif v_item ->> 'kind' = 'audit' then
             v_counts := v_counts || jsonb_build_array(v_item -> 'body');
         else
-            if v_item ->> 'kind' in ('sub', 'unsub') then
-                v_began := coalesce(v_began, (pgps_internal.last_batch()).batch_id, 0);
-                v_asks := v_asks or v_item ->> 'kind' = 'sub';
-            end if;
             perform pgps_internal.hear(admit_batch.neighbour, v_item ->> 'kind', v_item -> 'body');
             v_heard := true;
         end if;
@@ -276,20 +282,11 @@ begin
     if v_counts <> '[]' then
         perform pgps_internal.hear_counts(admit_batch.neighbour, c.value) from jsonb_array_elements(v_counts) c;
     end if;
-    -- Notes the last number of the batch, unless the row of its last item has it. That is the common case: the item has
-    -- events, and all were taken just now.
-    if (admit_batch.staged or ((v_item ->> 'events')::integer > 0
-        and v_item -> 'lseq' = admit_batch.batch -> 'upto') is not true)
-            and pgps_internal.last_received((admit_batch.neighbour).neighbour_id)
-                < (admit_batch.batch ->> 'upto')::bigint then
-        insert into pgps_internal.arrival (neighbour_id, lseq, mark)
-        values ((admit_batch.neighbour).neighbour_id, (admit_batch.batch ->> 'upto')::bigint,
-            admit_batch.batch ->> 'mark');
-    end if;
+    perform pgps_internal.note_last(admit_batch.neighbour, admit_batch.batch, v_item, admit_batch.staged);
     if v_heard then
         perform pg_notify('pgps_link', '');
     end if;
-    if v_asks then
+    if v_began is not null then
         perform pgps_internal.begin_filters(admit_batch.neighbour, v_began);
     end if;
     return jsonb_build_object('last', (admit_batch.batch ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));

@@ -70,7 +70,8 @@ begin
 end
 $$;
 comment on function pgps_internal.stuck_links(interval, integer[]) is
-'Sessions of neighbours that hold up others, as pgps.end_stuck_links has it; holders: those that keep the dispatcher off';
+'Sessions of neighbours that hold up others, as pgps.end_stuck_links has it; holders: those that keep the dispatcher
+off';
 
 create or replace function pgps.end_stuck_links(patience interval = '5 seconds') returns text[]
 language plpgsql security definer

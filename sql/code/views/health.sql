@@ -69,8 +69,8 @@ comment on function pgps.health() is
 'What pgps doctor and a worker ask the server: disks (place, total_bytes, free_bytes), lost (event_type, events: what a
 crash took from types whose queue is not persistent, as long as the control queue knows of it), blocked (pid, holder,
 role, application_name, relation, seconds: who waits for whose lock), crowded (role, setting, event_type, used, most:
-whose neighbours come near the limit that a setting gives them), claims (link, neighbour, broker_id, role, at: over which
-links it was said, since when, that this broker was restored) and in_the_way (kind, name, role: whose event types
+whose neighbours come near the limit that a setting gives them), claims (link, neighbour, broker_id, role, at: over
+which links it was said, since when, that this broker was restored) and in_the_way (kind, name, role: whose event types
 and subscriptions have names that pgps needs for itself, from before they were refused). Needs pgps_worker or
 pgps_admin. Errors: 42501.';
 
