@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgps.client._arguments import string
 from pgps.client.events import loads
 from pgps.errors import BadArgument
 
@@ -179,9 +180,13 @@ class Registration:
 class Registrations(dict[str, Registration]):
     """What a client is registered for in this session, by the names it gave."""
 
+    def found(self, event_name: str) -> Registration | None:
+        """Return the registration for a name, if there is one. Raises BadArgument for what is no string."""
+        return self.get(string(event_name, "the name of an event type", "Give the one that was registered for."))
+
     def named(self, event_name: str) -> Registration:
         """Return the registration for a name. Raises BadArgument."""
-        found = self.get(event_name)
+        found = self.found(event_name)
         if found is None:
             raise BadArgument(f'this session has not registered for "{event_name}"', hint="Register for it first.")
         return found

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, Unpack
 
 from psycopg import sql
 
-from pgps.client import units
+from pgps.client import _arguments, units
 from pgps.client._async import runtime
 from pgps.client._async.conversation import AsyncConversation
 from pgps.client._async.core import AsyncCore
@@ -245,7 +245,7 @@ class AsyncParty:
         """
         named = dict(zip(("class", "server", "service"), units.parts_of(service), strict=True))
         params = {"conversation": conversation, "option": option, "user_status": user_status, **named}
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         if timeout != 0:
             await self._listen()
         while True:

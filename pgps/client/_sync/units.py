@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, Unpack
 
 from psycopg import sql
 
-from pgps.client import units
+from pgps.client import _arguments, units
 from pgps.client._sync import runtime
 from pgps.client._sync.conversation import Conversation
 from pgps.client._sync.core import Core
@@ -245,7 +245,7 @@ class Party:
         """
         named = dict(zip(("class", "server", "service"), units.parts_of(service), strict=True))
         params = {"conversation": conversation, "option": option, "user_status": user_status, **named}
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         if timeout != 0:
             self._listen()
         while True:
