@@ -22,7 +22,6 @@ __all__ = [
     "Found",
     "Options",
     "define",
-    "poll",
 ]
 
 ADVERTISE = "select pgps.advertise(%s)"
@@ -146,12 +145,4 @@ def define(name: str, event_type: str | None, payload_class: type | None, option
     made = Definition(name, event_type, payload_class, **options)
     if count(made.prefetch, "prefetch") < 1:
         raise refused(f"invalid prefetch {made.prefetch}", "Give a positive number.")
-    return made if made.poll is None else dataclasses.replace(made, poll=poll(made.poll))
-
-
-def poll(value: float) -> float:
-    """Return how often something is looked for. Raises BadArgument for no time at all, and for what is no time."""
-    found = seconds(value, "poll")
-    if found == 0.0:
-        raise refused(f"invalid poll {shown(value)}", "Give a positive number of seconds.")
-    return found
+    return made if made.poll is None else dataclasses.replace(made, poll=seconds(made.poll, "poll"))

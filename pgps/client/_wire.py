@@ -32,6 +32,7 @@ __all__ = [
     "columns",
     "document",
     "dumps",
+    "has_composites",
     "is_alive",
     "loads",
     "mapped",
@@ -184,6 +185,17 @@ def same_keys(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
     """Return the attributes that all records have; None when they differ: what is left out takes its default."""
     first = records[0].keys()
     return tuple(first) if all(record.keys() == first for record in records) else None
+
+
+def has_composites(attributes: Sequence[Attribute], record: Mapping[str, Any]) -> bool:
+    """Tell whether a record has mappings or dataclass objects in an array, which the broker takes apart itself."""
+    return any(one.element_oid != 0 and _holds_mapping(record[one.name]) for one in attributes)
+
+
+def _holds_mapping(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_mapping, value))
+    return isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
 
 
 def columns(columns_of: Sequence[list[Any]]) -> tuple[list[list[Any]], list[Kind]]:

@@ -82,7 +82,7 @@ class AsyncPublisher:
         if names is not None:
             shape = await self._core.shape(event_type, connection)
             known = shape.insertable(names, many=len(records) > 1)
-            if known is not None:
+            if known is not None and not _wire.has_composites(known, records[0]):
                 try:
                     return await self._insert(connection, shape, known, records, first)
                 except psycopg.errors.SyntaxErrorOrAccessRuleViolation:

@@ -203,8 +203,6 @@ def test_the_times_of_a_client_are_numbers(dsn: str, option: str) -> None:
     for time in ("timeout", "retry_in"):
         with pytest.raises(errors.BadArgument, match=f"{time} is a number of seconds, not nan"):
             Handling(**{time: math.nan})  # type: ignore[arg-type]
-    with pytest.raises(errors.BadArgument, match="invalid poll 0"):
-        Client(dsn, poll=0)
 
 
 def test_what_a_client_connects_with_is_text(dsn: str) -> None:
