@@ -1,19 +1,21 @@
 # Made by tools/unasync_client.py from tests/client/asynchronous/test_ended.py: change that, then `make generate`.
-"""Handlers of named clients that raise what is no Exception, and checkpoints that cannot be had: nothing is silent."""
+"""What ends where it should not: handlers that raise what is no Exception, checkpoints and connects that fail."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
 
-from pgps.client import Client, Occurrence
-from pgps.client._sync import runtime
+from pgps.client import Client, Occurrence, _names
+from pgps.client._sync import runtime, seat
+from pgps.client._sync.session import AnyConnection, fetch
 from tests.client.synchronous.rig import dispatch, until
-from tests.fix_broker import call, make_type, publish, rows
+from tests.fix_broker import call, make_type, publish, rows, value
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
@@ -23,6 +25,34 @@ HERE = sorted(ENDS - set(runtime.ENDS_PROGRAM) - set(runtime.STOPPED), key=str)
 
 def numbers(occurrence: Occurrence | None) -> list[int]:
     return [] if occurrence is None else [payload["n"] for payload in occurrence]
+
+
+def test_a_session_that_was_begun_by_an_interrupted_connect_is_over(
+    dsn: str, admin: psycopg.Connection, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, who = name(), name("c")
+    make_type(admin, kind)
+
+    def interrupted(connection: AnyConnection, query: str, params: Any = None, **more: Any) -> list[Any]:
+        found = fetch(connection, query, params, **more)
+        if query == _names.CONNECT:
+            raise asyncio.CancelledError
+        return found
+
+    with Client(dsn, poll=60.0) as client, Client(dsn) as other:
+        with client.subscribe(name("s"), kind, temporary=True) as subscription:
+            monkeypatch.setattr(seat, "fetch", interrupted)
+            with pytest.raises(asyncio.CancelledError):
+                client.identify(who).connect()
+            monkeypatch.undo()
+            is_connected = "select connected from pgps.clients where name = %s"
+            until(lambda: value(admin, is_connected, [who]) is False)
+            with other.identify(who) as me:
+                assert me.is_connected
+            publish(admin, kind, 1)
+            dispatch(admin)
+            assert len(subscription.receive(timeout=30.0)) == 1
+    call(admin, "drop_client", who)
 
 
 def outcome(caplog: pytest.LogCaptureFixture) -> list[str]:
