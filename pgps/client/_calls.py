@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from pgps.client._arguments import count, refused, seconds, shown, string
 from pgps.client._wire import folded
-from pgps.errors import AlreadyExists, BadArgument
+from pgps.errors import AlreadyExists
 
 __all__ = [
     "ACK",
@@ -138,7 +139,10 @@ class Definition:
 
 def define(name: str, event_type: str | None, payload_class: type | None, options: Options) -> Definition:
     """Return a definition. Raises BadArgument when nothing could be held."""
+    string(name, "the name of a subscription", "Give client.subscribe('name', …).")
+    if payload_class is not None and not dataclasses.is_dataclass(payload_class):
+        raise refused(f"{shown(payload_class)} is no dataclass", "Decorate the class with @dataclasses.dataclass.")
     made = Definition(name, event_type, payload_class, **options)
-    if made.prefetch < 1:
-        raise BadArgument(f"invalid prefetch {made.prefetch}", hint="Give a positive number.", sqlstate="22023")
-    return made
+    if count(made.prefetch, "prefetch") < 1:
+        raise refused(f"invalid prefetch {made.prefetch}", "Give a positive number.")
+    return made if made.poll is None else dataclasses.replace(made, poll=seconds(made.poll, "poll"))

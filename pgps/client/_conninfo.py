@@ -7,7 +7,8 @@ from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 
-from pgps.errors import ConfigError
+from pgps.client._arguments import require_storable, seconds, string
+from pgps.errors import ConfigError, PgpsError
 
 __all__ = ["Target", "target"]
 
@@ -40,11 +41,15 @@ def target(
     prepare_threshold: int | None,
 ) -> Target:
     """Join a connection string with single parameters, which win; services and PG* variables are libpq's business."""
+    string(name or "", "the name of a client", "Give Client(name='…').")
     try:
+        require_storable([conninfo, name, given])
         parameters = conninfo_to_dict(conninfo, **given)
     except Exception as error:
+        told = error.message if isinstance(error, PgpsError) else str(error).strip()
         raise ConfigError(
-            f"invalid connection string: {str(error).strip()}", hint="Write key=value pairs, or a postgresql:// URI."
+            f"invalid connection string: {told}", hint="Write key=value pairs, or a postgresql:// URI."
         ) from error
     named = {"application_name": f"pgps-client/{name}" if name else "pgps-client"}
-    return Target(_LIBPQ | named | parameters, reconnect_timeout, prepare_threshold)
+    patience = None if reconnect_timeout is None else seconds(reconnect_timeout, "reconnect_timeout")
+    return Target(_LIBPQ | named | parameters, patience, prepare_threshold)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgps.client._arguments import string
 from pgps.client.events import loads
 from pgps.errors import BadArgument
 
@@ -130,6 +131,8 @@ class Registration:
     A handler that raises on a queued occurrence gets it again after
     `retry_in` seconds; when it has failed `max_attempts` times on one, it is
     called no more: `error` says why, and the occurrence stays in the queue.
+    So it is, at once and in either mode, when it raises what is no Exception,
+    such as SystemExit; direct events are then for whoever polls.
     """
 
     number: int
@@ -141,7 +144,7 @@ class Registration:
     retry_in: float = 1.0
     max_attempts: int = 5
     failed: int = 0
-    error: Exception | None = None
+    error: BaseException | None = None
     ready: bool = True
     looked: float = field(default=0.0, repr=False)
     in_hand: int | None = field(default=None, repr=False)
@@ -152,12 +155,18 @@ class Registration:
 
     @property
     def is_handled(self) -> bool:
-        """Whether its queued occurrences are to be handed to a handler."""
-        return self.mode == "queued" and self.handler is not None and self.error is None
+        """Whether its occurrences are to be handed to a handler."""
+        return self.handler is not None and self.error is None
 
-    def note_failure(self, event_id: int, error: Exception) -> None:
-        """Count how often the handler has failed on an occurrence."""
+    def note_failure(self, error: BaseException) -> None:
+        """Count a failure of the handler; one that is no Exception ends it."""
         self.failed += 1
+        if not isinstance(error, Exception):
+            self.error = error
+
+    def note_failure_on(self, event_id: int, error: BaseException) -> None:
+        """Count how often the handler has failed on a queued occurrence, which is in hand until it is handled."""
+        self.note_failure(error)
         self.attempts += 1
         self.in_hand = event_id
         if self.attempts >= self.max_attempts:
@@ -171,9 +180,13 @@ class Registration:
 class Registrations(dict[str, Registration]):
     """What a client is registered for in this session, by the names it gave."""
 
+    def found(self, event_name: str) -> Registration | None:
+        """Return the registration for a name, if there is one. Raises BadArgument for what is no string."""
+        return self.get(string(event_name, "the name of an event type", "Give the one that was registered for."))
+
     def named(self, event_name: str) -> Registration:
         """Return the registration for a name. Raises BadArgument."""
-        found = self.get(event_name)
+        found = self.found(event_name)
         if found is None:
             raise BadArgument(f'this session has not registered for "{event_name}"', hint="Register for it first.")
         return found

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
-from psycopg.types.json import Jsonb
+from pgps.client._arguments import refused, shown
+from pgps.client._wire import document
 
-__all__ = ["SpoolOptions", "SpooledMessage", "arguments"]
+__all__ = ["SpoolOptions", "SpooledMessage", "arguments", "documents"]
 
 SPOOL = """
-    select pgps.spool(%(name)s, %(entry)s, %(message)s, keys => %(keys)s, keywords => %(keywords)s,
+    select pgps.spool(%(name)s, %(entry)s, %(message)s::jsonb, keys => %(keys)s::jsonb, keywords => %(keywords)s,
         expires => %(expires)s, network => %(network)s, ordering => %(ordering)s, sender => %(sender)s)
 """
-SPOOL_MANY = "select pgps.spool_many(%s, %s)"
+SPOOL_MANY = "select pgps.spool_many(%s, %s::jsonb)"
 INQUIRE = "select pgps.spool_inquire(%s)"
 CONNECT = """
     select session
@@ -78,12 +80,19 @@ def arguments(name: str, entry: int, message: Any, options: SpoolOptions) -> dic
     return {
         "name": name,
         "entry": entry,
-        "message": Jsonb(message),
+        "message": document(message),
         "keywords": None,
         "expires": None,
         "network": None,
         "ordering": "cbcast",
         "sender": None,
         **options,
-        "keys": None if keys is None else Jsonb(keys),
+        "keys": None if keys is None else document(keys),
     }
+
+
+def documents(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return the second parameter of SPOOL_MANY."""
+    if not isinstance(messages, Iterable):
+        raise refused(f"messages are a list of mappings, not {shown(messages)}", "Give [{'entry': …, 'message': …}].")
+    return document(list(messages))

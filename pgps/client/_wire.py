@@ -12,7 +12,7 @@ import math
 import re
 import select
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ import psycopg
 from psycopg import sql
 from psycopg.adapt import PyFormat, Transformer
 
+from pgps.client._arguments import refused, require_storable, shown, string
 from pgps.errors import BadArgument, UnknownName, from_database
 
 __all__ = [
@@ -29,7 +30,9 @@ __all__ = [
     "Shape",
     "as_record",
     "columns",
+    "document",
     "dumps",
+    "has_composites",
     "is_alive",
     "loads",
     "mapped",
@@ -51,6 +54,7 @@ SHAPE = """
     order by a.attnum
 """
 _JSON = (114, 3802)
+_OF_JSON = "Give text, numbers that are finite, booleans, None, lists, and dicts with text as keys."
 _BINARY = frozenset({int, float, bool, bytes, uuid.UUID, decimal.Decimal, dt.datetime, dt.date, dt.time, dt.timedelta})
 _TEXTS = frozenset({"text", "character varying"})
 _PLAIN = ("b", "e", "r")
@@ -138,7 +142,11 @@ def _identifiers(attributes: Sequence[Attribute]) -> sql.Composed:
 
 
 def folded(name: str) -> str:
-    """Return a name as the catalogue has it: without its quotes, or folded, unless it is not fit for SQL without."""
+    """Return a name as the catalogue has it: without its quotes, or folded, unless it is not fit for SQL without.
+
+    Raises BadArgument for what is no string.
+    """
+    string(name, "a name", "Give the name as text.")
     if name.endswith("*"):
         return folded(name[:-1]) + "*"
     if len(name) > 2 and name[0] == name[-1] == '"':
@@ -179,12 +187,22 @@ def same_keys(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
     return tuple(first) if all(record.keys() == first for record in records) else None
 
 
-def columns(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[list[list[Any]], list[Kind]]:
-    """Turn records into an array for each attribute, and its class; values of several go as text: any type takes it."""
+def has_composites(attributes: Sequence[Attribute], record: Mapping[str, Any]) -> bool:
+    """Tell whether a record has mappings or dataclass objects in an array, which the broker takes apart itself."""
+    return any(one.element_oid != 0 and _holds_mapping(record[one.name]) for one in attributes)
+
+
+def _holds_mapping(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_mapping, value))
+    return isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+
+
+def columns(columns_of: Sequence[list[Any]]) -> tuple[list[list[Any]], list[Kind]]:
+    """Return an array for each attribute, and its class; values of several go as text: any type takes it."""
     found: list[list[Any]] = []
     classes: list[Kind] = []
-    for name in names:
-        values = [record[name] for record in records]
+    for values in columns_of:
         kinds = set(map(type, values)) - {type(None)}
         found.append(values if len(kinds) < 2 else [None if one is None else _text(one) for one in values])
         classes.append(kinds.pop() if len(kinds) == 1 else None)
@@ -192,10 +210,10 @@ def columns(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
 
 
 def dumps(records: Sequence[Mapping[str, Any]], shape: Shape | None = None) -> str:
-    """Return JSON for pgps.publish, an array unless it is one record.
+    """Return JSON for pgps.publish, an array unless it is one record. Raises BadArgument.
 
-    JSON has no numbers that are not finite. Without a shape they raise ValueError;
-    with one they are, outside of documents, the text that PostgreSQL reads.
+    JSON has no numbers that are not finite. With a shape they are, outside of
+    documents, the text that PostgreSQL reads.
     """
     if shape is not None:
         simple = {one.name for one in shape.attributes if one.is_simple}
@@ -203,7 +221,18 @@ def dumps(records: Sequence[Mapping[str, Any]], shape: Shape | None = None) -> s
             {name: _finite(value) if name in simple else value for name, value in record.items()} for record in records
         ]
     whole = records if len(records) > 1 else records[0]
-    return json.dumps(whole, default=_for_json, allow_nan=shape is not None)
+    return document(whole, _for_json)
+
+
+def document(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """Return a value as JSON for PostgreSQL. Raises BadArgument for what JSON, or jsonb, has no place for."""
+    try:
+        text = json.dumps(value, default=default, allow_nan=False)
+    except (TypeError, ValueError, RecursionError, psycopg.Error) as error:
+        raise refused(f"JSON cannot have {shown(value)}: {error}", _OF_JSON) from error
+    if "\\u0000" in text or "\\ud" in text:
+        require_storable(loads(text))
+    return text
 
 
 def _finite(value: Any) -> Any:

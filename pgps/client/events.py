@@ -20,6 +20,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 
 from pgps.client import _wire
+from pgps.client._arguments import refused, seconds, shown
 from pgps.client._wire import Attribute, Shape
 from pgps.errors import BadArgument, TypeMismatch
 
@@ -93,6 +94,13 @@ class Handling:
     timeout: float | None = None
     retry_in: float | None = 1.0
 
+    def __post_init__(self) -> None:
+        """Raise BadArgument for a time that is none."""
+        for name in ("timeout", "retry_in"):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, seconds(given, name))
+
 
 def event_type(name: str) -> Callable[[C], C]:
     """Say which event type a dataclass stands for; without it, its own name in snake_case."""
@@ -108,6 +116,11 @@ def name_of(given: str | type) -> str:
     """Return the name of an event type: a string itself, or what a class stands for."""
     if isinstance(given, str):
         return given
+    if not isinstance(given, type):
+        raise refused(
+            f"an event type is a string or a class, not {type(given).__name__}: {shown(given)}",
+            "Give its name, or the class that stands for it.",
+        )
     told = getattr(given, _NAME, None)
     if told is not None:
         return str(told)

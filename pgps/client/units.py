@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
+from pgps.client._arguments import refused, require_storable, shown, string
+
 __all__ = ["END_OF_UNIT", "NOT_FOUND", "Message", "SendOptions", "UnitOfWork"]
 
 END_OF_UNIT = "00740301"
@@ -102,14 +104,24 @@ END = "select * from pgps.end_conversation(%s)"
 
 
 def parts_of(service: str | None) -> list[str | None]:
-    """Return class, server and service of class/server/service; `*` and what is missing are None."""
+    """Return class, server and service of class/server/service; `*` and what is missing are None.
+
+    Raises BadArgument for what is no string.
+    """
+    string(service or "", "a service", "Give 'class/server/service'.")
     named: list[str | None] = [None if part in ("", "*") else part for part in (service or "").split("/")]
     return [*named, None, None][:3] if len(named) < 3 else named
 
 
 def send_params(message: bytes | str, options: SendOptions, **named: Any) -> dict[str, Any]:
     """Return the parameters of SEND."""
-    data = message.encode() if isinstance(message, str) else message
+    if not isinstance(message, (str, bytes, bytearray, memoryview)):
+        raise refused(f"a message is bytes or text, not {type(message).__name__}: {shown(message)}", "Encode it.")
+    try:
+        data = message.encode() if isinstance(message, str) else message
+    except UnicodeEncodeError:
+        require_storable(message)
+        raise
     return {
         "message": data, "conversation": "new", "to_service": None, "option": "sync", "store": "off",
         "lifetime": None, "status_lifetime": 0, "user_status": None, **options, **named,

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.fix_broker import call, make_type, publish, refused, value
+from tests.fix_broker import call, make_type, publish, refused, rows, value
 from tests.fix_db import Connect
 from tests.links.horizon_stage import Scene
 from tests.links.peer import Item
@@ -73,6 +73,55 @@ def test_it_says_so_many_names_of_event_types_and_no_more(stranger: Stranger) ->
     with refused("54000", "describe too many event types"):
         stranger.take(described("t4"))
     assert count(stranger, "event_type where name ~ '^t[0-9]'") == 3
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "character(5)",
+        "char(5) /* note */",
+        "char(5) -- note",
+        "char(5) --",
+        "/* one\ntwo */ char -- three\n(5) -- four",
+    ],
+)
+def test_a_type_with_a_comment_in_it_keeps_its_length_and_hides_nothing(stranger: Stranger, told: str) -> None:
+    attributes = [{"name": "code", "type": told}, {"name": "n", "type": "numeric(6,2)"}]
+    stranger.take({"kind": "type", "body": {"name": "item", "attributes": attributes}})
+    types = "select attname, format_type(atttypid, atttypmod) from pg_attribute"
+    found = rows(
+        stranger.here.admin, f"{types} where attrelid = 'pgps_event.item'::regclass and attnum > 0 order by attnum"
+    )
+    assert found == [
+        ("code", "character(5)"),
+        ("n", "numeric(6,2)"),
+        ("_producer", "text"),
+        ("_producer_seq", "bigint"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["char(5) /* note", "integer default 1", "integer --\n check (true)", "integer, m text", "integer) --", "text; x"],
+)
+def test_what_is_more_than_a_type_makes_none(stranger: Stranger, told: str) -> None:
+    stranger.take({"kind": "type", "body": {"name": "item", "attributes": [{"name": "code", "type": told}]}})
+    assert value(stranger.here.admin, "select to_regclass('pgps_event.item')") is None
+    assert "cannot be created here" in value(stranger.here.admin, "select difference from pgps_internal.foreign_type")
+
+
+def test_neighbours_hear_of_a_length_whatever_is_noted_of_the_attribute(brokers: Brokers) -> None:
+    a, b = made = brokers(2)
+    make_type(a.admin, "item", "code char(5) /* of the maker */, bits bit(3) -- three\n, n numeric(6,2)")
+    rows(a.admin, "comment on column pgps_event.item.code is 'of the maker -- char /* 5'")
+    with linked([(a, b)]) as links:
+        settle(made, links)
+        call(b.admin, "subscribe", "all", "item", scope="global")
+        settle(made, links)
+        call(a.admin, "publish", "item", json.dumps({"code": "abcde", "bits": "101", "n": 1}))
+        settle(made, links)
+        assert value(b.admin, "select payload from pgps.receive('all')") == {"code": "abcde", "bits": "101", "n": 1.0}
+    assert value(b.admin, "select count(difference) from pgps_internal.foreign_type") == 0
 
 
 def test_one_role_is_so_many_neighbours_and_no_more(stranger: Stranger) -> None:

@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Any, TypeVar, Unpack, overload
 
 from psycopg.rows import TupleRow
-from psycopg.types.json import Jsonb
 
 from pgps import config
-from pgps.client import _calls, _spools, _wire
+from pgps.client import _arguments, _calls, _spools, _wire
 from pgps.client._async import runtime
 from pgps.client._async.core import AsyncCore
 from pgps.client._async.group import AsyncGroup
@@ -26,7 +25,7 @@ from pgps.client._calls import Options
 from pgps.client._conninfo import target
 from pgps.client._spools import SpoolOptions
 from pgps.client.events import name_of
-from pgps.errors import BadArgument, WrongState
+from pgps.errors import WrongState
 
 __all__ = ["AsyncClient"]
 
@@ -223,12 +222,7 @@ class AsyncClient:
         direct events are held here; further ones are dropped, and counted. Raises
         WrongState while this client is known by a name, or about to be, BadArgument.
         """
-        if not isinstance(name, str):
-            raise BadArgument(
-                f"the name of a client is a string, not {type(name).__name__}",
-                hint="Give client.identify('name').",
-                sqlstate="22023",
-            )
+        _arguments.string(name, "the name of a client", "Give client.identify('name').")
         made = AsyncIdentity(
             self._core, name, take_over=take_over, max_local=max_local, claim=self._claim, release=self._release
         )
@@ -274,7 +268,7 @@ class AsyncClient:
         self, name: str, messages: Iterable[Mapping[str, Any]], *, connection: AnyConnection | None = None
     ) -> list[int]:
         """Spool a set of messages, mappings with `entry`, `message` and the options of `spool`; return their ids."""
-        given = [name, Jsonb(list(messages))]
+        given = [name, _spools.documents(messages)]
         if connection is None:
             return list((await self._core.session.rows(_spools.SPOOL_MANY, given, again=False))[0][0])
         with _wire.mapped():
@@ -286,7 +280,7 @@ class AsyncClient:
         Returns 1, 0 when it has not come to that within `timeout` seconds, None for a request that is unknown,
         cancelled or discarded.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         pause = 0.02
         while True:
             found: int | None = (await self._core.session.rows(_spools.INQUIRE, [request]))[0][0]
@@ -327,6 +321,7 @@ class AsyncClient:
 
     async def execute(self, query: str, params: Any = None) -> list[TupleRow]:
         """Run SQL in a transaction of its own; return its rows. If the answer is lost, the SQL is not run again."""
+        _arguments.require_storable(_arguments.string(query, "a query", "Give SQL as text."))
 
         async def work(connection: AnyConnection) -> list[TupleRow]:
             # Without parameters the query may be a script of several statements, and those cannot be prepared.

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from pgps.client import _names, _wire
+from pgps.client import _arguments, _names, _wire
 from pgps.client._async import runtime
 from pgps.client._async.feed import AsyncFeed
 from pgps.client._async.hub import AsyncHub
@@ -31,8 +31,8 @@ class AsyncCore:
 
     def __init__(self, target: Target, waiting: Target, *, name: str | None, poll: float, grace: float) -> None:
         self.name = name
-        self.poll = poll
-        self.grace = grace
+        self.poll = _arguments.seconds(poll, "poll")
+        self.grace = _arguments.seconds(grace, "grace")
         self.reconnect_timeout = target.reconnect_timeout
         self.session = AsyncSession(target)
         self.hub = AsyncHub(waiting)

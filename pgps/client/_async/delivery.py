@@ -83,7 +83,7 @@ class AsyncDelivery:
             self._queued.clear()
             async with self._surviving():
                 for registration in list(self._registrations.values()):
-                    while registration.is_handled and not seat.is_closed:
+                    while registration.mode == "queued" and registration.is_handled and not seat.is_closed:
                         if not await self._handle(registration):
                             break
 
@@ -161,16 +161,22 @@ class AsyncDelivery:
             return
         try:
             await runtime.call(registration.handler, occurrence, *connection)
-        except Exception as error:
+        except runtime.STOPPED:
+            raise
+        except BaseException as error:
             if self._seat.has_raised(error):
                 raise
             if any(one.broken for one in connection):
                 raise ConnectionLost(str(error), sqlstate="08006") from error
             raise _FailedError(error) from error
 
-    async def _note_failure(self, registration: Registration, occurrence: AsyncOccurrence, error: Exception) -> None:
-        registration.note_failure(occurrence.event_id, error)
-        log_failure(occurrence, error)
+    async def _note_failure(
+        self, registration: Registration, occurrence: AsyncOccurrence, error: BaseException
+    ) -> None:
+        registration.note_failure_on(occurrence.event_id, error)
+        log_failure(registration, occurrence, error)
+        if isinstance(error, runtime.ENDS_PROGRAM):
+            raise error
         if registration.error is None:
             await runtime.sleep(registration.retry_in)
 
@@ -190,6 +196,14 @@ class AsyncDelivery:
                 await self._require_client()
                 await runtime.sleep(_PAUSE)
                 self.wake()
+        except runtime.STOPPED:
+            raise
+        except BaseException as error:  # of the function that returns the checkpoint
+            _log.error("client %s: %s: %s", self._seat.name, type(error).__name__, error, exc_info=error)
+            if isinstance(error, runtime.ENDS_PROGRAM):
+                raise
+            await runtime.sleep(_PAUSE)
+            self.wake()
 
     async def _require_client(self) -> None:
         """End when the broker does not know this client any more."""
@@ -209,5 +223,5 @@ class _CompletedError(Exception):
 class _FailedError(Exception):
     """A handler has raised this."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -13,7 +13,7 @@ from pgps.client._async.hub import Heard
 from pgps.client._async.occurrence import AsyncOccurrence
 from pgps.client._async.seat import AsyncSeat
 from pgps.client._had import Ended, Had
-from pgps.client._names import Registrations
+from pgps.client._names import Registration, Registrations
 
 __all__ = ["AsyncDirect", "log_failure"]
 
@@ -147,7 +147,7 @@ class AsyncDirect:
 
     def _has_handler(self, event_type: str) -> bool:
         registration = self._registrations.direct(event_type)
-        return registration is not None and registration.handler is not None
+        return registration is not None and registration.is_handled
 
     def _put_aside(self, note: str) -> None:
         if len(self._waiting) < self._max_local:
@@ -182,15 +182,19 @@ class AsyncDirect:
         registration = self._registrations.direct(occurrence.event_type)
         if registration is not None:
             occurrence.event_name = registration.event_name
-        if registration is None or registration.handler is None:
+        if registration is None or registration.handler is None or not registration.is_handled:
             self.local.append(occurrence)
             self._seat.signal.set()
             return
         try:
             await runtime.call(registration.handler, occurrence)
-        except Exception as error:  # the application's own
-            registration.failed += 1
-            log_failure(occurrence, error)
+        except runtime.STOPPED:
+            raise
+        except BaseException as error:  # the application's own
+            registration.note_failure(error)
+            log_failure(registration, occurrence, error)
+            if isinstance(error, runtime.ENDS_PROGRAM):
+                raise
 
     async def _pushed(self, notes: list[str]) -> AsyncIterator[AsyncOccurrence]:
         """Yield the occurrences that notes stand for; the tuples of a large one are fetched as they are walked."""
@@ -235,13 +239,16 @@ def _is_one_statement(note: str, rows: list[Any]) -> bool:
     return len(parts) == 4 and {row[-1] for row in rows} == {rows[0][-1]} and rows[0][-2] == int(parts[2])
 
 
-def log_failure(occurrence: AsyncOccurrence, error: Exception) -> None:
+def log_failure(registration: Registration, occurrence: AsyncOccurrence, error: BaseException) -> None:
     """Log what a handler has raised, with its traceback; whoever collects logs may read the rest by name."""
-    _log.warning(
-        "the handler of %s failed with %s at event %d",
+    has_ended = registration.error is not None
+    _log.log(
+        logging.ERROR if has_ended else logging.WARNING,
+        "the handler of %s failed with %s at event %d%s",
         occurrence.event_name,
         type(error).__name__,
         occurrence.event_id,
+        ", and is called no more" if has_ended else "",
         exc_info=error,
         extra={"event_type": occurrence.event_name, "event_id": occurrence.event_id},
     )

@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 
 from pgps.client import _calls
 from pgps.client._async import runtime
-from pgps.client._async.session import AnyConnection, AsyncSession, fetch
+from pgps.client._async.session import AnyConnection, AsyncSession, fetch, require_connection
 from pgps.client._beyond import all_rows
 from pgps.client._wire import mapped, uncollected
 from pgps.errors import BrokerError, ConnectionLost
@@ -57,7 +57,7 @@ async def received(
     """
     # The ids are read as text, since psycopg would take a multirange apart for each row.
     query = sql.SQL("select * from {}(%s, %s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
-    async with connection.cursor(row_factory=tuple_row) as cursor:
+    async with require_connection(connection).cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(query, [subscriptions, max_events, consumer], prepare=False)
         try:
             first = await cursor.fetchone()  # waits for all of them; in a pipeline there is no description before

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pgps.client import _spools
+from pgps.client import _arguments, _spools
 from pgps.client._async import runtime
 from pgps.client._async.core import AsyncCore
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch
@@ -115,7 +115,7 @@ class AsyncGroup:
         if connection is not None:
             with mapped():
                 return [SpooledMessage(*row) for row in await fetch(connection, _spools.RECEIVE, asked)]
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while True:
             self._signal.clear()
             rows = await self._said(_spools.RECEIVE, asked)

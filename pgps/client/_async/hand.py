@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from psycopg.rows import TupleRow, tuple_row
 
 from pgps.client import units
+from pgps.client._arguments import adapted
 from pgps.client._async import runtime
 from pgps.client._async.session import AnyConnection, read
 from pgps.client.units import Message
@@ -47,7 +48,8 @@ class AsyncHand:
         answer = runtime.Answer(lambda: cursor.execute(units.RECEIVE.encode(), params), functools.partial(read, cursor))
         self._answer, self._asked = answer, params
         try:
-            rows = await answer.get()
+            with adapted(params):
+                rows = await answer.get()
         except Exception:
             self._answer = None
             raise

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from pgps.client._arguments import refused, shown
 from pgps.client._async import runtime
 from pgps.client._async.reading import Refused
 from pgps.client._async.receiving import AsyncReceiver
@@ -41,6 +42,10 @@ class AsyncHandler(Generic[T]):
     """A handler at work on a subscription."""
 
     def __init__(self, receiver: AsyncReceiver[T], handler: Callable[..., Any], how: Handling) -> None:
+        if not isinstance(how, Handling):
+            raise refused(f"how a handler is called is a Handling, not {shown(how)}", "Give how=Handling(…), or None.")
+        if not callable(handler):
+            raise refused(f"a handler is a function, not {shown(handler)}", "Give its name without parentheses.")
         self._receiver = receiver
         self._handler = handler
         self._how = how

@@ -15,7 +15,7 @@ from pgps.client._async import runtime
 from pgps.client._async.session import AnyConnection, is_pooled, open_connection
 from pgps.client._conninfo import Target
 from pgps.client._wire import mapped
-from pgps.errors import ConnectionLost, WrongState
+from pgps.errors import ConnectionLost, PgpsError, WrongState
 
 __all__ = ["POLL_DEAF", "AsyncHub", "Heard"]
 
@@ -85,7 +85,13 @@ class AsyncHub:
                 await self._connect()  # who follows it may sleep between two attempts
             if self._connection is None:
                 raise WrongState("a pooler stands between", hint="Connect to the server itself.", sqlstate="55000")
-            await greet(self._connection)
+            try:
+                await greet(self._connection)
+            except BaseException as error:
+                # Unless it was refused, the server may have done what it was asked for.
+                if isinstance(error, ConnectionLost) or not isinstance(error, PgpsError):
+                    await self._replace_now()
+                raise
             self._greets.append(greet)
 
     async def detach(self, greet: Greet) -> None:
@@ -93,10 +99,14 @@ class AsyncHub:
         async with self._lock:
             if greet in self._greets:
                 self._greets.remove(greet)
-                await self._drop()
-                if not self._closed and self._listeners:
-                    with contextlib.suppress(ConnectionLost):  # it is made again by who follows it
-                        await self._connect()
+                await self._replace_now()
+
+    async def _replace_now(self) -> None:
+        """Close the connection, and make another one while somebody listens."""
+        await self._drop()
+        if not self._closed and self._listeners:
+            with contextlib.suppress(ConnectionLost):  # it is made again by who follows it
+                await self._connect()
 
     async def settled(self) -> None:
         """Wait until a connection that is being made has been greeted."""
@@ -130,8 +140,12 @@ class AsyncHub:
 
     async def _connect(self) -> None:
         connection = await open_connection(self._target)
-        with mapped():
-            self.is_deaf = await is_pooled(connection)
+        try:
+            with mapped():
+                self.is_deaf = await is_pooled(connection)
+        except BaseException:
+            await runtime.close_connection(connection)
+            raise
         if self.is_deaf:
             await runtime.close_connection(connection)
             _log.warning(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pgps.client import _names
+from pgps.client import _arguments, _names
 from pgps.client._async.core import AsyncCore
 from pgps.client._async.delivery import AsyncDelivery
 from pgps.client._async.event_queue import AsyncEventQueue
@@ -233,7 +233,7 @@ class AsyncIdentity:
         patience, heard = self._core.reconnect_timeout, time.monotonic()
         if event_name is not None and self._registrations.named(event_name).handler is not None:
             raise BadArgument(f'"{event_name}" has a handler', hint="Unset it to poll.")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while not self._seat.is_closed:
             self._seat.signal.clear()
             found = self._take_local(event_name) or await self._take_queued(event_name)
@@ -298,7 +298,7 @@ class AsyncIdentity:
         What handlers work on is left alone. What a handler has left in hand that was unset comes first, when its
         registration is asked for; that completes nothing.
         """
-        left = None if event_name is None else self._registrations.get(event_name)
+        left = None if event_name is None else self._registrations.found(event_name)
         if left is not None and left.handler is None and left.in_hand is not None:
             found = await self._delivery.give_back(left)
             if found is not None:
@@ -354,7 +354,7 @@ class AsyncIdentity:
 
     async def receive_reply(self, *, checkpoint: bytes | None = None, timeout: float | None = 0.0) -> AsyncReply | None:
         """Return the next reply, None when none came in `timeout` seconds; completes the one before."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while not self._seat.is_closed:
             self._seat.signal.clear()
             rows = await self._replies.next({"checkpoint": checkpoint})

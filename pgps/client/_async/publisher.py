@@ -9,9 +9,10 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgps.client import _calls, _wire
+from pgps.client._arguments import adapted
 from pgps.client._async import runtime
 from pgps.client._async.core import AsyncCore
-from pgps.client._async.session import AnyConnection, fetch
+from pgps.client._async.session import AnyConnection, fetch, require_connection
 from pgps.errors import BadArgument
 
 __all__ = ["AsyncPublisher"]
@@ -81,7 +82,7 @@ class AsyncPublisher:
         if names is not None:
             shape = await self._core.shape(event_type, connection)
             known = shape.insertable(names, many=len(records) > 1)
-            if known is not None:
+            if known is not None and not _wire.has_composites(known, records[0]):
                 try:
                     return await self._insert(connection, shape, known, records, first)
                 except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
@@ -98,21 +99,24 @@ class AsyncPublisher:
         first: int | None,
     ) -> int:
         params: list[Any]
+        given = {one.name: [record[one.name] for record in records] for one in attributes}
         if len(records) == 1:
             statement = shape.insert_one(attributes, numbered=first is not None)
-            params = [records[0][one.name] for one in attributes]
+            params = [one for (one,) in given.values()]
             params += [] if first is None else [self._producer, first]
         else:
-            arrays, kinds = _wire.columns(records, [one.name for one in attributes])
+            with adapted(given):
+                arrays, kinds = _wire.columns(list(given.values()))
             statement = shape.insert_many(attributes, kinds, numbered=first is not None)
             params = arrays if first is None else [self._producer, first - 1, *arrays]
         async with (
-            connection.cursor(row_factory=tuple_row) as inserted,
+            require_connection(connection).cursor(row_factory=tuple_row) as inserted,
             connection.cursor(row_factory=tuple_row) as last,
         ):
-            async with connection.pipeline():
-                await inserted.execute(statement.encode(), params)
-                await last.execute(_calls.LAST_ID.encode())
+            with adapted({"producer": self._producer, **given}):
+                async with connection.pipeline():
+                    await inserted.execute(statement.encode(), params)
+                    await last.execute(_calls.LAST_ID.encode())
             row = await last.fetchone()
         return int(row[0]) if row else 0
 
@@ -130,7 +134,7 @@ class AsyncPublisher:
             params |= {"producer": self._producer, "producer_seq": first}
         try:
             payload = _wire.dumps(records)
-        except ValueError:
+        except BadArgument:
             payload = _wire.dumps(records, await self._core.shape(event_type, connection))
         rows = await fetch(connection, _calls.PUBLISH, params | {"payload": payload})
         return cast("int | None", rows[0][0])

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
-from pgps.client import _calls
+from pgps.client import _arguments, _calls
 from pgps.client._async import runtime
 from pgps.client._async.core import AsyncCore
 from pgps.client._async.hub import POLL_DEAF
@@ -71,7 +71,7 @@ class AsyncReceiver(Generic[T]):
         self, max_events: int | None, timeout: float | None, *, acks: bool, refused: Refused | None = None
     ) -> list[Event[T]]:
         """Return the next events, [] when none came within `timeout` seconds; acknowledge those before when `acks`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while True:
             self._signal.clear()
             events = await self.take(None, max_events, acks=acks, refused=refused)
@@ -90,7 +90,7 @@ class AsyncReceiver(Generic[T]):
         """Return what there is, without waiting; see AsyncReading.take."""
         if self._reading is None:
             raise ClientClosed("the subscription is not open", hint="Enter it with `with`.")
-        count = max_events or self.prefetch
+        count = _arguments.count(max_events or self.prefetch, "max_events")
         if connection is not None:
             return await self._reading.take(connection, count, refused=refused)
         if acks and self._is_unsure:
@@ -133,8 +133,8 @@ class AsyncReceiver(Generic[T]):
         given = event if isinstance(event, list) else [event]
         params = self._own(
             event_ids=[one.event_id if isinstance(one, Event) else one for one in given],
-            error=None if error is None else storable(error),
-            retry_in=retry_in,
+            error=None if error is None else storable(_arguments.string(error, "the error", "Give str(error).")),
+            retry_in=None if retry_in is None else _arguments.seconds(retry_in, "retry_in"),
         )
         if connection is not None:
             await self._one(connection, _calls.NACK, params)
@@ -146,7 +146,7 @@ class AsyncReceiver(Generic[T]):
         self, max_events: int | None = None, *, timeout: float | None = None, refused: Refused | None = None
     ) -> AsyncIterator[AsyncBatch[T]]:
         """Receive and acknowledge in one transaction; see AsyncSubscription.transaction."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while True:
             self._signal.clear()
             async with self._core.transaction() as connection:

@@ -117,7 +117,7 @@ class AsyncSeat:
     # Calls
     # -----------------------------------------------------------------------------------------------------------------
 
-    def has_raised(self, error: Exception) -> bool:
+    def has_raised(self, error: BaseException) -> bool:
         """Tell whether this is what a call of this client has raised last, or its end."""
         return error is self._raised or error is self.error
 

@@ -12,11 +12,12 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.json import set_json_loads
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never, wait_random_exponential
 
+from pgps.client._arguments import adapted, refused, shown
 from pgps.client._async import runtime
 from pgps.client._beyond import all_rows
 from pgps.client._conninfo import Target
 from pgps.client._wire import is_alive, loads, mapped
-from pgps.errors import BrokerError, ClientClosed, ConnectionLost, SessionTaken
+from pgps.errors import BrokerError, ClientClosed, ConfigError, ConnectionLost, SessionTaken
 
 __all__ = [
     "AnyConnection",
@@ -26,6 +27,7 @@ __all__ = [
     "open_connection",
     "read",
     "require_alive",
+    "require_connection",
     "require_whole",
 ]
 
@@ -38,9 +40,20 @@ async def fetch(
     connection: AnyConnection, query: str, params: Any = None, *, prepare: bool | None = None
 ) -> list[TupleRow]:
     """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(query.encode(), params, prepare=prepare)
+    async with require_connection(connection).cursor(row_factory=tuple_row) as cursor:
+        with adapted(params):
+            await cursor.execute(query.encode(), params, prepare=prepare)
         return await read(cursor)
+
+
+def require_connection(connection: AnyConnection) -> AnyConnection:
+    """Return it. Raises BadArgument for anything else."""
+    if not isinstance(connection, psycopg.AsyncConnection):
+        raise refused(
+            f"a connection is a {psycopg.AsyncConnection.__name__} of psycopg, not {shown(connection)}",
+            "Give the one of `client.transaction()`, or one of your own.",
+        )
+    return connection
 
 
 async def read(cursor: psycopg.AsyncCursor[TupleRow]) -> list[TupleRow]:
@@ -93,9 +106,12 @@ async def open_connection(target: Target) -> AnyConnection:
     statement may go to another server process, and this one serves other clients.
     """
     with mapped():
-        connection = await psycopg.AsyncConnection.connect(
-            autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
-        )
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
+            )
+        except UnicodeError as error:
+            raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
         set_json_loads(loads, connection)
         try:
             if await is_pooled(connection):

@@ -7,9 +7,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias, Unpack
 
+import psycopg
 from psycopg import sql
 
-from pgps.client import units
+from pgps.client import _arguments, units
 from pgps.client._async import runtime
 from pgps.client._async.conversation import AsyncConversation
 from pgps.client._async.core import AsyncCore
@@ -48,6 +49,8 @@ class AsyncParty:
         self._was_lost = False
         self._closed = False
         self._hand = AsyncHand()
+        self._waiters: list[runtime.Waiter] = []
+        self._is_told = False
         # While a block of transaction() runs: its connection, which no other one may take the place of, and what goes
         # back to before the commits in it.
         self._joined: AnyConnection | None = None
@@ -63,6 +66,8 @@ class AsyncParty:
     async def close(self) -> None:
         """Log off: what is being sent or held is backed out."""
         self._closed = True
+        for waiter in list(self._waiters):
+            waiter.wake()
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(PgpsError), mapped():
@@ -89,6 +94,7 @@ class AsyncParty:
 
     async def _open(self) -> AnyConnection:
         connection = await self._core.session.open_another()
+        connection.add_notify_handler(self._told)
         self._listening = set()
         try:
             await self._log_on(connection)
@@ -245,7 +251,7 @@ class AsyncParty:
         """
         named = dict(zip(("class", "server", "service"), units.parts_of(service), strict=True))
         params = {"conversation": conversation, "option": option, "user_status": user_status, **named}
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         if timeout != 0:
             await self._listen()
         while True:
@@ -275,11 +281,31 @@ class AsyncParty:
         self._listening |= wanted
 
     async def _wait(self, timeout: float) -> None:
-        # What came while a statement was run is kept by psycopg, and ends the wait at once.
         connection = await self.connection()
-        with mapped():
-            async for _ in connection.notifies(timeout=timeout, stop_after=1):
-                pass
+        waiter = runtime.Waiter(connection)
+        self._waiters.append(waiter)
+        try:
+            # Who closes the party sets the one before it looks for the other, as is done here.
+            if not await self._has_heard(connection) and not self._closed:
+                await waiter.wait(timeout)
+        finally:
+            self._waiters.remove(waiter)
+            waiter.close()
+        await self._has_heard(connection)
+
+    async def _has_heard(self, connection: AnyConnection) -> bool:
+        """Tell whether the broker has said something since this was asked last, also while a statement was run."""
+        heard, self._is_told = self._is_told, False
+        async with connection.lock:
+            with mapped():
+                if not connection.closed:
+                    connection.pgconn.consume_input()
+                    while connection.pgconn.notifies():
+                        heard = True
+        return heard
+
+    def _told(self, _: psycopg.Notify) -> None:
+        self._is_told = True
 
     # -----------------------------------------------------------------------------------------------------------------
     # SYNCPOINT

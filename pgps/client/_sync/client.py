@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from psycopg.rows import TupleRow
-from psycopg.types.json import Jsonb
 
 from pgps import config
-from pgps.client import _calls, _spools, _wire
+from pgps.client import _arguments, _calls, _spools, _wire
 from pgps.client._calls import Options
 from pgps.client._conninfo import target
 from pgps.client._spools import SpoolOptions
@@ -27,7 +26,7 @@ from pgps.client._sync.session import AnyConnection, fetch
 from pgps.client._sync.subscription import Subscription
 from pgps.client._sync.units import Party
 from pgps.client.events import name_of
-from pgps.errors import BadArgument, WrongState
+from pgps.errors import WrongState
 
 __all__ = ["Client"]
 
@@ -224,12 +223,7 @@ class Client:
         direct events are held here; further ones are dropped, and counted. Raises
         WrongState while this client is known by a name, or about to be, BadArgument.
         """
-        if not isinstance(name, str):
-            raise BadArgument(
-                f"the name of a client is a string, not {type(name).__name__}",
-                hint="Give client.identify('name').",
-                sqlstate="22023",
-            )
+        _arguments.string(name, "the name of a client", "Give client.identify('name').")
         made = Identity(
             self._core, name, take_over=take_over, max_local=max_local, claim=self._claim, release=self._release
         )
@@ -275,7 +269,7 @@ class Client:
         self, name: str, messages: Iterable[Mapping[str, Any]], *, connection: AnyConnection | None = None
     ) -> list[int]:
         """Spool a set of messages, mappings with `entry`, `message` and the options of `spool`; return their ids."""
-        given = [name, Jsonb(list(messages))]
+        given = [name, _spools.documents(messages)]
         if connection is None:
             return list((self._core.session.rows(_spools.SPOOL_MANY, given, again=False))[0][0])
         with _wire.mapped():
@@ -287,7 +281,7 @@ class Client:
         Returns 1, 0 when it has not come to that within `timeout` seconds, None for a request that is unknown,
         cancelled or discarded.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         pause = 0.02
         while True:
             found: int | None = (self._core.session.rows(_spools.INQUIRE, [request]))[0][0]
@@ -328,6 +322,7 @@ class Client:
 
     def execute(self, query: str, params: Any = None) -> list[TupleRow]:
         """Run SQL in a transaction of its own; return its rows. If the answer is lost, the SQL is not run again."""
+        _arguments.require_storable(_arguments.string(query, "a query", "Give SQL as text."))
 
         def work(connection: AnyConnection) -> list[TupleRow]:
             # Without parameters the query may be a script of several statements, and those cannot be prepared.

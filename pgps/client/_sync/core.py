@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from pgps.client import _names, _wire
+from pgps.client import _arguments, _names, _wire
 from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._sync.feed import Feed
@@ -32,8 +32,8 @@ class Core:
 
     def __init__(self, target: Target, waiting: Target, *, name: str | None, poll: float, grace: float) -> None:
         self.name = name
-        self.poll = poll
-        self.grace = grace
+        self.poll = _arguments.seconds(poll, "poll")
+        self.grace = _arguments.seconds(grace, "grace")
         self.reconnect_timeout = target.reconnect_timeout
         self.session = Session(target)
         self.hub = Hub(waiting)

@@ -84,7 +84,7 @@ class Delivery:
             self._queued.clear()
             with self._surviving():
                 for registration in list(self._registrations.values()):
-                    while registration.is_handled and not seat.is_closed:
+                    while registration.mode == "queued" and registration.is_handled and not seat.is_closed:
                         if not self._handle(registration):
                             break
 
@@ -160,16 +160,20 @@ class Delivery:
             return
         try:
             runtime.call(registration.handler, occurrence, *connection)
-        except Exception as error:
+        except runtime.STOPPED:
+            raise
+        except BaseException as error:
             if self._seat.has_raised(error):
                 raise
             if any(one.broken for one in connection):
                 raise ConnectionLost(str(error), sqlstate="08006") from error
             raise _FailedError(error) from error
 
-    def _note_failure(self, registration: Registration, occurrence: Occurrence, error: Exception) -> None:
-        registration.note_failure(occurrence.event_id, error)
-        log_failure(occurrence, error)
+    def _note_failure(self, registration: Registration, occurrence: Occurrence, error: BaseException) -> None:
+        registration.note_failure_on(occurrence.event_id, error)
+        log_failure(registration, occurrence, error)
+        if isinstance(error, runtime.ENDS_PROGRAM):
+            raise error
         if registration.error is None:
             runtime.sleep(registration.retry_in)
 
@@ -189,6 +193,14 @@ class Delivery:
                 self._require_client()
                 runtime.sleep(_PAUSE)
                 self.wake()
+        except runtime.STOPPED:
+            raise
+        except BaseException as error:  # of the function that returns the checkpoint
+            _log.error("client %s: %s: %s", self._seat.name, type(error).__name__, error, exc_info=error)
+            if isinstance(error, runtime.ENDS_PROGRAM):
+                raise
+            runtime.sleep(_PAUSE)
+            self.wake()
 
     def _require_client(self) -> None:
         """End when the broker does not know this client any more."""
@@ -208,5 +220,5 @@ class _CompletedError(Exception):
 class _FailedError(Exception):
     """A handler has raised this."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error

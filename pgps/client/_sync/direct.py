@@ -10,7 +10,7 @@ from typing import Any
 
 from pgps.client import _names
 from pgps.client._had import Ended, Had
-from pgps.client._names import Registrations
+from pgps.client._names import Registration, Registrations
 from pgps.client._sync import runtime
 from pgps.client._sync.hub import Heard
 from pgps.client._sync.occurrence import Occurrence
@@ -148,7 +148,7 @@ class Direct:
 
     def _has_handler(self, event_type: str) -> bool:
         registration = self._registrations.direct(event_type)
-        return registration is not None and registration.handler is not None
+        return registration is not None and registration.is_handled
 
     def _put_aside(self, note: str) -> None:
         if len(self._waiting) < self._max_local:
@@ -183,15 +183,19 @@ class Direct:
         registration = self._registrations.direct(occurrence.event_type)
         if registration is not None:
             occurrence.event_name = registration.event_name
-        if registration is None or registration.handler is None:
+        if registration is None or registration.handler is None or not registration.is_handled:
             self.local.append(occurrence)
             self._seat.signal.set()
             return
         try:
             runtime.call(registration.handler, occurrence)
-        except Exception as error:  # the application's own
-            registration.failed += 1
-            log_failure(occurrence, error)
+        except runtime.STOPPED:
+            raise
+        except BaseException as error:  # the application's own
+            registration.note_failure(error)
+            log_failure(registration, occurrence, error)
+            if isinstance(error, runtime.ENDS_PROGRAM):
+                raise
 
     def _pushed(self, notes: list[str]) -> Iterator[Occurrence]:
         """Yield the occurrences that notes stand for; the tuples of a large one are fetched as they are walked."""
@@ -236,13 +240,16 @@ def _is_one_statement(note: str, rows: list[Any]) -> bool:
     return len(parts) == 4 and {row[-1] for row in rows} == {rows[0][-1]} and rows[0][-2] == int(parts[2])
 
 
-def log_failure(occurrence: Occurrence, error: Exception) -> None:
+def log_failure(registration: Registration, occurrence: Occurrence, error: BaseException) -> None:
     """Log what a handler has raised, with its traceback; whoever collects logs may read the rest by name."""
-    _log.warning(
-        "the handler of %s failed with %s at event %d",
+    has_ended = registration.error is not None
+    _log.log(
+        logging.ERROR if has_ended else logging.WARNING,
+        "the handler of %s failed with %s at event %d%s",
         occurrence.event_name,
         type(error).__name__,
         occurrence.event_id,
+        ", and is called no more" if has_ended else "",
         exc_info=error,
         extra={"event_type": occurrence.event_name, "event_id": occurrence.event_id},
     )

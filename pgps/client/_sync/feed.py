@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 from pgps.client import _calls
 from pgps.client._beyond import all_rows
 from pgps.client._sync import runtime
-from pgps.client._sync.session import AnyConnection, Session, fetch
+from pgps.client._sync.session import AnyConnection, Session, fetch, require_connection
 from pgps.client._wire import mapped, uncollected
 from pgps.errors import BrokerError, ConnectionLost
 
@@ -58,7 +58,7 @@ def received(
     """
     # The ids are read as text, since psycopg would take a multirange apart for each row.
     query = sql.SQL("select * from {}(%s, %s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    with require_connection(connection).cursor(row_factory=tuple_row) as cursor:
         cursor.execute(query, [subscriptions, max_events, consumer], prepare=False)
         try:
             first = cursor.fetchone()  # waits for all of them; in a pipeline there is no description before

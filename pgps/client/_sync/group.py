@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from pgps.client import _spools
+from pgps.client import _arguments, _spools
 from pgps.client._spools import SpooledMessage
 from pgps.client._sync import runtime
 from pgps.client._sync.core import Core
@@ -116,7 +116,7 @@ class Group:
         if connection is not None:
             with mapped():
                 return [SpooledMessage(*row) for row in fetch(connection, _spools.RECEIVE, asked)]
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while True:
             self._signal.clear()
             rows = self._said(_spools.RECEIVE, asked)

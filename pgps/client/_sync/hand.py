@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from psycopg.rows import TupleRow, tuple_row
 
 from pgps.client import units
+from pgps.client._arguments import adapted
 from pgps.client._sync import runtime
 from pgps.client._sync.session import AnyConnection, read
 from pgps.client.units import Message
@@ -48,7 +49,8 @@ class Hand:
         answer = runtime.Answer(lambda: cursor.execute(units.RECEIVE.encode(), params), functools.partial(read, cursor))
         self._answer, self._asked = answer, params
         try:
-            rows = answer.get()
+            with adapted(params):
+                rows = answer.get()
         except Exception:
             self._answer = None
             raise

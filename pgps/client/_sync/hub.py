@@ -16,7 +16,7 @@ from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._sync.session import AnyConnection, is_pooled, open_connection
 from pgps.client._wire import mapped
-from pgps.errors import ConnectionLost, WrongState
+from pgps.errors import ConnectionLost, PgpsError, WrongState
 
 __all__ = ["POLL_DEAF", "Heard", "Hub"]
 
@@ -86,7 +86,13 @@ class Hub:
                 self._connect()  # who follows it may sleep between two attempts
             if self._connection is None:
                 raise WrongState("a pooler stands between", hint="Connect to the server itself.", sqlstate="55000")
-            greet(self._connection)
+            try:
+                greet(self._connection)
+            except BaseException as error:
+                # Unless it was refused, the server may have done what it was asked for.
+                if isinstance(error, ConnectionLost) or not isinstance(error, PgpsError):
+                    self._replace_now()
+                raise
             self._greets.append(greet)
 
     def detach(self, greet: Greet) -> None:
@@ -94,10 +100,14 @@ class Hub:
         with self._lock:
             if greet in self._greets:
                 self._greets.remove(greet)
-                self._drop()
-                if not self._closed and self._listeners:
-                    with contextlib.suppress(ConnectionLost):  # it is made again by who follows it
-                        self._connect()
+                self._replace_now()
+
+    def _replace_now(self) -> None:
+        """Close the connection, and make another one while somebody listens."""
+        self._drop()
+        if not self._closed and self._listeners:
+            with contextlib.suppress(ConnectionLost):  # it is made again by who follows it
+                self._connect()
 
     def settled(self) -> None:
         """Wait until a connection that is being made has been greeted."""
@@ -131,8 +141,12 @@ class Hub:
 
     def _connect(self) -> None:
         connection = open_connection(self._target)
-        with mapped():
-            self.is_deaf = is_pooled(connection)
+        try:
+            with mapped():
+                self.is_deaf = is_pooled(connection)
+        except BaseException:
+            runtime.close_connection(connection)
+            raise
         if self.is_deaf:
             runtime.close_connection(connection)
             _log.warning(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pgps.client import _names
+from pgps.client import _arguments, _names
 from pgps.client._names import Registration, Registrations, State
 from pgps.client._sync.core import Core
 from pgps.client._sync.delivery import Delivery
@@ -234,7 +234,7 @@ class Identity:
         patience, heard = self._core.reconnect_timeout, time.monotonic()
         if event_name is not None and self._registrations.named(event_name).handler is not None:
             raise BadArgument(f'"{event_name}" has a handler', hint="Unset it to poll.")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while not self._seat.is_closed:
             self._seat.signal.clear()
             found = self._take_local(event_name) or self._take_queued(event_name)
@@ -297,7 +297,7 @@ class Identity:
         What handlers work on is left alone. What a handler has left in hand that was unset comes first, when its
         registration is asked for; that completes nothing.
         """
-        left = None if event_name is None else self._registrations.get(event_name)
+        left = None if event_name is None else self._registrations.found(event_name)
         if left is not None and left.handler is None and left.in_hand is not None:
             found = self._delivery.give_back(left)
             if found is not None:
@@ -351,7 +351,7 @@ class Identity:
 
     def receive_reply(self, *, checkpoint: bytes | None = None, timeout: float | None = 0.0) -> Reply | None:
         """Return the next reply, None when none came in `timeout` seconds; completes the one before."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while not self._seat.is_closed:
             self._seat.signal.clear()
             rows = self._replies.next({"checkpoint": checkpoint})

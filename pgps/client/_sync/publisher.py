@@ -10,9 +10,10 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgps.client import _calls, _wire
+from pgps.client._arguments import adapted
 from pgps.client._sync import runtime
 from pgps.client._sync.core import Core
-from pgps.client._sync.session import AnyConnection, fetch
+from pgps.client._sync.session import AnyConnection, fetch, require_connection
 from pgps.errors import BadArgument
 
 __all__ = ["Publisher"]
@@ -80,7 +81,7 @@ class Publisher:
         if names is not None:
             shape = self._core.shape(event_type, connection)
             known = shape.insertable(names, many=len(records) > 1)
-            if known is not None:
+            if known is not None and not _wire.has_composites(known, records[0]):
                 try:
                     return self._insert(connection, shape, known, records, first)
                 except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
@@ -97,19 +98,21 @@ class Publisher:
         first: int | None,
     ) -> int:
         params: list[Any]
+        given = {one.name: [record[one.name] for record in records] for one in attributes}
         if len(records) == 1:
             statement = shape.insert_one(attributes, numbered=first is not None)
-            params = [records[0][one.name] for one in attributes]
+            params = [one for (one,) in given.values()]
             params += [] if first is None else [self._producer, first]
         else:
-            arrays, kinds = _wire.columns(records, [one.name for one in attributes])
+            with adapted(given):
+                arrays, kinds = _wire.columns(list(given.values()))
             statement = shape.insert_many(attributes, kinds, numbered=first is not None)
             params = arrays if first is None else [self._producer, first - 1, *arrays]
         with (
-            connection.cursor(row_factory=tuple_row) as inserted,
+            require_connection(connection).cursor(row_factory=tuple_row) as inserted,
             connection.cursor(row_factory=tuple_row) as last,
         ):
-            with connection.pipeline():
+            with adapted({"producer": self._producer, **given}), connection.pipeline():
                 inserted.execute(statement.encode(), params)
                 last.execute(_calls.LAST_ID.encode())
             row = last.fetchone()
@@ -129,7 +132,7 @@ class Publisher:
             params |= {"producer": self._producer, "producer_seq": first}
         try:
             payload = _wire.dumps(records)
-        except ValueError:
+        except BadArgument:
             payload = _wire.dumps(records, self._core.shape(event_type, connection))
         rows = fetch(connection, _calls.PUBLISH, params | {"payload": payload})
         return cast("int | None", rows[0][0])

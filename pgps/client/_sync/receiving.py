@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from pgps.client import _calls
+from pgps.client import _arguments, _calls
 from pgps.client._sync import runtime
 from pgps.client._sync.core import Core
 from pgps.client._sync.hub import POLL_DEAF
@@ -72,7 +72,7 @@ class Receiver(Generic[T]):
         self, max_events: int | None, timeout: float | None, *, acks: bool, refused: Refused | None = None
     ) -> list[Event[T]]:
         """Return the next events, [] when none came within `timeout` seconds; acknowledge those before when `acks`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while True:
             self._signal.clear()
             events = self.take(None, max_events, acks=acks, refused=refused)
@@ -91,7 +91,7 @@ class Receiver(Generic[T]):
         """Return what there is, without waiting; see Reading.take."""
         if self._reading is None:
             raise ClientClosed("the subscription is not open", hint="Enter it with `with`.")
-        count = max_events or self.prefetch
+        count = _arguments.count(max_events or self.prefetch, "max_events")
         if connection is not None:
             return self._reading.take(connection, count, refused=refused)
         if acks and self._is_unsure:
@@ -134,8 +134,8 @@ class Receiver(Generic[T]):
         given = event if isinstance(event, list) else [event]
         params = self._own(
             event_ids=[one.event_id if isinstance(one, Event) else one for one in given],
-            error=None if error is None else storable(error),
-            retry_in=retry_in,
+            error=None if error is None else storable(_arguments.string(error, "the error", "Give str(error).")),
+            retry_in=None if retry_in is None else _arguments.seconds(retry_in, "retry_in"),
         )
         if connection is not None:
             self._one(connection, _calls.NACK, params)
@@ -147,7 +147,7 @@ class Receiver(Generic[T]):
         self, max_events: int | None = None, *, timeout: float | None = None, refused: Refused | None = None
     ) -> Iterator[Batch[T]]:
         """Receive and acknowledge in one transaction; see Subscription.transaction."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _arguments.deadline(timeout)
         while True:
             self._signal.clear()
             with self._core.transaction() as connection:

@@ -32,6 +32,8 @@ __all__ = [
 T = TypeVar("T")
 
 _log = logging.getLogger("pgps.client")
+_LONGEST = 2**31 - 1
+"""Milliseconds that poll(2) takes."""
 
 Lock = threading.Lock
 sleep = time.sleep
@@ -124,7 +126,7 @@ class Waiter:
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
-        poll.poll(timeout * 1000)
+        poll.poll(min(timeout * 1000, _LONGEST))
         with self._lock:
             self._is_waited_for = False
             if self._closed.is_set():

@@ -13,11 +13,12 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.json import set_json_loads
 from tenacity import Retrying, retry_if_exception, stop_after_delay, stop_never, wait_random_exponential
 
+from pgps.client._arguments import adapted, refused, shown
 from pgps.client._beyond import all_rows
 from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._wire import is_alive, loads, mapped
-from pgps.errors import BrokerError, ClientClosed, ConnectionLost, SessionTaken
+from pgps.errors import BrokerError, ClientClosed, ConfigError, ConnectionLost, SessionTaken
 
 __all__ = [
     "AnyConnection",
@@ -27,6 +28,7 @@ __all__ = [
     "open_connection",
     "read",
     "require_alive",
+    "require_connection",
     "require_whole",
 ]
 
@@ -37,9 +39,20 @@ _log = logging.getLogger("pgps.client")
 
 def fetch(connection: AnyConnection, query: str, params: Any = None, *, prepare: bool | None = None) -> list[TupleRow]:
     """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(query.encode(), params, prepare=prepare)
+    with require_connection(connection).cursor(row_factory=tuple_row) as cursor:
+        with adapted(params):
+            cursor.execute(query.encode(), params, prepare=prepare)
         return read(cursor)
+
+
+def require_connection(connection: AnyConnection) -> AnyConnection:
+    """Return it. Raises BadArgument for anything else."""
+    if not isinstance(connection, psycopg.Connection):
+        raise refused(
+            f"a connection is a {psycopg.Connection.__name__} of psycopg, not {shown(connection)}",
+            "Give the one of `client.transaction()`, or one of your own.",
+        )
+    return connection
 
 
 def read(cursor: psycopg.Cursor[TupleRow]) -> list[TupleRow]:
@@ -92,9 +105,12 @@ def open_connection(target: Target) -> AnyConnection:
     statement may go to another server process, and this one serves other clients.
     """
     with mapped():
-        connection = psycopg.Connection.connect(
-            autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
-        )
+        try:
+            connection = psycopg.Connection.connect(
+                autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
+            )
+        except UnicodeError as error:
+            raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
         set_json_loads(loads, connection)
         try:
             if is_pooled(connection):

@@ -129,10 +129,9 @@ begin
             hint = 'Event types whose names begin with pgps_ do not cross.';
     end if;
     -- Names and types only: a default or check of another broker would run with this one's rights. A text that
-    -- to_regtype accepts is a type, with its length or precision, and nothing else, unless a comment in it hides more:
-    -- then only the type's own name is used.
-    select coalesce(string_agg(format('%I %s, ', a.name, case when a.type ~ '--|/[*]|[[:cntrl:]]'
-        then to_regtype(a.type)::text else a.type end), '' order by n), '')
+    -- to_regtype accepts is a type, with its length or precision, and nothing else. A comment in it is complete, but for
+    -- one that goes to the end of the line: there the line ends.
+    select coalesce(string_agg(format(E'%I %s\n, ', a.name, a.type), '' order by n), '')
     into v_columns
     from rows from (jsonb_to_recordset(adopt_type.body -> 'attributes') as (name text,
         type text)) with ordinality a(name, type, n);

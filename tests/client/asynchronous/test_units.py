@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import psycopg
@@ -10,7 +11,8 @@ import pytest
 
 from pgps.client import AsyncClient, Message
 from pgps.client._async import runtime
-from pgps.errors import ConnectionLost, ConstraintViolated, WrongState
+from pgps.errors import ClientClosed, ConnectionLost, ConstraintViolated, PgpsError, WrongState
+from tests.client.asynchronous.rig import until
 from tests.fix_broker import rows, value
 from tests.fix_units import make_service
 
@@ -98,6 +100,28 @@ async def test_who_waits_is_woken_without_polling(own_database: str, broker: psy
                 await request.commit()
             await task.join()
     assert heard == [b"0", b"1", b"2"]
+
+
+async def test_a_party_that_waits_is_closed_at_once(own_database: str, broker: psycopg.Connection) -> None:
+    waits = "select pid from pg_stat_activity where query like '%pgps.receive_message%' and state = 'idle'"
+    ends: list[type[BaseException]] = []
+    async with AsyncClient(own_database, poll=60.0) as client:
+        party = client.logon()
+        await party.register(SERVICE)
+
+        async def wait() -> None:
+            try:
+                await party.receive(timeout=None)
+            except PgpsError as error:
+                ends.append(type(error))
+
+        task = runtime.Task(wait, "waits")
+        await until(lambda: rows(broker, waits))
+        begun = time.monotonic()
+        await party.close()
+        await task.join()
+        assert time.monotonic() - begun < 5.0
+    assert ends == [ClientClosed]
 
 
 async def test_a_lost_connection_is_a_session_that_ended(own_database: str, broker: psycopg.Connection) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
 import ipaddress
@@ -55,6 +56,34 @@ def test_events_are_the_same_whether_published_one_by_one_or_together(
         admin, f"select to_jsonb(l) from (select {', '.join(sent[0])} from pgps_queue.{kind}_in order by event_id) l"
     )
     assert got[:3] == got[3:]
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    t: str | None = None
+
+
+@pytest.mark.parametrize("producer", [None, "p"])
+def test_values_of_composite_types_are_mappings_or_objects_one_or_many(
+    dsn: str, admin: psycopg.Connection, name: Name, producer: str | None
+) -> None:
+    kind, of = name(), name("t")
+    rows(admin, f"create type {of} as (x integer, t text)")
+    make_type(admin, kind, f"n integer, one {of}, many {of}[]")
+    some = {"one": {"x": 1, "t": "a"}, "many": [{"x": 1, "t": 'b"'}, None, Point(2)]}
+    with Client(dsn, producer=producer) as client:
+        client.publish(kind, some)
+        client.publish(kind, {"many": some["many"]})
+        client.publish(kind, [some, {"many": [{"x": 3}]}])
+        client.publish(kind, {"many": [(1, "b")]})
+        with pytest.raises(errors.BadArgument, match="JSON cannot have"):
+            client.publish(kind, {"many": [{"x": object()}]})
+    got = rows(admin, f"select one::text, many::text from pgps_queue.{kind}_in order by event_id")
+    whole = ("(1,a)", '{"(1,\\"b\\"\\"\\")",NULL,"(2,)"}')
+    assert got == [whole, (None, whole[1]), whole, (None, '{"(3,)"}'), (None, '{"(1,b)"}')]
+    admin.execute(f"select pgps.drop_event_type('{kind}', cascade => true)")
+    rows(admin, f"drop type {of}")
 
 
 @pytest.mark.parametrize("producer", [None, "p"])

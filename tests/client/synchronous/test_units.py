@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import psycopg
@@ -11,7 +12,8 @@ import pytest
 
 from pgps.client import Client, Message
 from pgps.client._sync import runtime
-from pgps.errors import ConnectionLost, ConstraintViolated, WrongState
+from pgps.errors import ClientClosed, ConnectionLost, ConstraintViolated, PgpsError, WrongState
+from tests.client.synchronous.rig import until
 from tests.fix_broker import rows, value
 from tests.fix_units import make_service
 
@@ -99,6 +101,28 @@ def test_who_waits_is_woken_without_polling(own_database: str, broker: psycopg.C
                 request.commit()
             task.join()
     assert heard == [b"0", b"1", b"2"]
+
+
+def test_a_party_that_waits_is_closed_at_once(own_database: str, broker: psycopg.Connection) -> None:
+    waits = "select pid from pg_stat_activity where query like '%pgps.receive_message%' and state = 'idle'"
+    ends: list[type[BaseException]] = []
+    with Client(own_database, poll=60.0) as client:
+        party = client.logon()
+        party.register(SERVICE)
+
+        def wait() -> None:
+            try:
+                party.receive(timeout=None)
+            except PgpsError as error:
+                ends.append(type(error))
+
+        task = runtime.Task(wait, "waits")
+        until(lambda: rows(broker, waits))
+        begun = time.monotonic()
+        party.close()
+        task.join()
+        assert time.monotonic() - begun < 5.0
+    assert ends == [ClientClosed]
 
 
 def test_a_lost_connection_is_a_session_that_ended(own_database: str, broker: psycopg.Connection) -> None:
