@@ -129,8 +129,8 @@ begin
             hint = 'Event types whose names begin with pgps_ do not cross.';
     end if;
     -- Names and types only: a default or check of another broker would run with this one's rights. A text that
-    -- to_regtype accepts is a type, with its length or precision, and nothing else. A comment in it is complete, but for
-    -- one that goes to the end of the line: there the line ends.
+    -- to_regtype accepts is a type, with its length or precision, and nothing else. A comment in it is complete, but
+    -- for one that goes to the end of the line: there the line ends.
     select coalesce(string_agg(format(E'%I %s\n, ', a.name, a.type), '' order by n), '')
     into v_columns
     from rows from (jsonb_to_recordset(adopt_type.body -> 'attributes') as (name text,
