@@ -68,6 +68,35 @@ def test_a_copy_of_a_broker_becomes_one_of_its_own(brokers: Brokers, copied: Cal
         assert received(b, "all") == received(copy, "all") == [("a", 1), ("a", 2)]
 
 
+def test_a_copy_gets_nothing_again_that_the_original_had_published_before(
+    brokers: Brokers, copied: Callable[[Broker], Broker]
+) -> None:
+    """Although the broker between the two has it only afterwards."""
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    call(a.admin, "subscribe", "all", "tick", scope="global")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        publish(a.admin, "tick", 1)
+        settle([a, b], links)
+        links[0].close()
+        publish(a.admin, "tick", 2, 3)
+        a.settle()
+        copy = copied(a)
+        call(copy.admin, "resume_links", "clone")
+        call(b.admin, "create_link", "to_copy", copy.dsn)
+        links.append(open_link(b, copy, "to_copy"))
+        settle([b, copy], links[1:])
+        links[0] = open_link(a, b, "to_b")
+        settle([a, b, copy], links)
+        publish(a.admin, "tick", 4)
+        settle([a, b, copy], links)
+        for broker in (a, b, copy):
+            assert [n for _, n in received(broker, "all")] == [1, 2, 3, 4]
+
+
 @dataclass
 class PutBack:
     """Broker a, broker b whose files were put back, and the error with which a refuses what b has received."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.fix_broker import call, make_type, publish, rows, value
+from tests.fix_broker import call, make_type, publish, refused, rows, value
 from tests.links.horizon_stage import Scene, wants_all
 from tests.links.peer import Item, Origin, Peer
 from tests.links.rig import Broker
@@ -173,7 +173,8 @@ def test_batches_that_there_are_not_are_taken_back(s: Claims) -> None:
     s.b.say(s.b.data(s.x, one, 6, 8, (2, 2)), s.b.data(s.x, one, 8, 10, (3, 3)))
     assert s.got() == [1, 666, 2, 3]
     (told,) = rows(s.here.admin, "select error from pgps.exceptions where event_type is null")
-    assert 'broker "b" has batches up to 9, and neighbour "c" had told of some up to' in told[0]
+    assert 'neighbour "b" says that broker "b" has batches up to 9; some up to 46' in told[0]
+    assert 'had come from neighbour "c"' in told[0]
 
 
 def test_children_are_told_in_turn(s: Claims) -> None:
@@ -185,6 +186,42 @@ def test_children_are_told_in_turn(s: Claims) -> None:
     s.hear()
     (back,) = [i for i in d.hear() if i["kind"] == "silence" and i["upto"] < i["previous"]]
     assert (back["upto"], back["previous"], back["attachment"]) == (9, FAR, far["attachment"])
+
+
+@pytest.mark.parametrize("upto", [0, 5])
+def test_who_is_no_more_than_a_path_takes_back_only_what_came_by_it(s: Claims, upto: int) -> None:
+    """Or all that others had brought would come once more."""
+    s.subscribe()
+    s.b.say(s.own("tick"))
+    s.hear()
+    one = s.in_force(s.b, 4)
+    s.b.say(s.b.data(s.x, one, 4, 6, (1, 1)))
+    s.b.close()
+    s.c.say(s.claim("tick"))
+    s.hear()
+    one = s.in_force(s.c, 6)
+    s.c.say(s.c.data(s.x, one, 6, 8, (2, 2)), s.c.data(s.x, one, 8, upto))
+    s.c.say(s.c.data(s.x, one, 8, 9, (3, 3)))
+    s.hear()
+    assert (s.number(s.c), s.got()) == (one, [1, 2, 3])
+    s.c.say(s.c.data(s.x, one, 9, 7))
+    s.hear()
+    assert (s.number(s.c), s.c.attachment(s.x)["horizon"]) == (one + 1, 6), "of that it is the source"
+
+
+def test_so_many_are_taken_back_and_no_more(s: Claims) -> None:
+    """As gaps, whose number a neighbour can choose as well."""
+    call(s.here.admin, "configure", "link_refused", "1")
+    s.subscribe()
+    s.b.say(s.own("tick"))
+    s.hear()
+    one = s.in_force(s.b, 4)
+    s.b.say(s.b.data(s.x, one, 4, 6), s.b.data(s.x, one, 6, 5))
+    s.hear()
+    one = s.number(s.b)
+    s.b.say(s.b.data(s.x, one, 4, 6))
+    with refused("54000", "too many refused events"):
+        s.b.say(s.b.data(s.x, one, 6, 5))
 
 
 def test_a_broker_tells_who_is_ahead_of_it(s: Claims) -> None:

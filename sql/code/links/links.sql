@@ -82,7 +82,7 @@ begin
     order by n.broker_id::text = v_name desc limit 1;
     if not found then
         perform pgps_internal.require_link(find_neighbour.name);
-    elsif v_link is null and v_neighbour.broker_id::text <> v_name and exists (
+    elsif v_link is null and exists (
             select from pgps_internal.neighbour n where n.link_id is null and n.name = v_name
                 and n.neighbour_id <> v_neighbour.neighbour_id) then
         raise exception 'several neighbours are called "%"', v_name using errcode = '42P09',

@@ -122,23 +122,31 @@ as $$
 declare
     v_id integer := (set_back.origin).origin_id;
     v_horizon bigint := pgps_internal.horizon(v_id);
+    v_is_own boolean := (set_back.neighbour).broker_id = (set_back.origin).broker_id;
     v_known bigint;
     v_to bigint;
     v_from text;
 begin
+    -- Only the broker itself can say so of all that came; who passes its word on, or says that he does, of what came by
+    -- him: he could have sent that twice as well.
+    if not v_is_own and set_back.upto < (set_back.origin).parent_since then
+        return;
+    end if;
     perform pgps_internal.hold_routes();
-    v_known := (select max(a.horizon) from pgps_internal.arrival a
-        where a.origin_id = v_id and a.horizon <= set_back.upto);
+    v_known := greatest((select max(a.horizon) from pgps_internal.arrival a
+        where a.origin_id = v_id and a.horizon <= set_back.upto),
+        case when not v_is_own then (set_back.origin).parent_since end);
     -- Where the ledger does not say any more how far this broker was, nothing comes twice, and the gap is told.
     v_to := coalesce(v_known, set_back.upto);
     v_from := (select n.name from pgps_internal.arrival a join pgps_internal.neighbour n using (neighbour_id)
         where a.origin_id = v_id and a.horizon > set_back.upto order by a.arrival_id limit 1);
     insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, origin_id, origin_batch, sqlstate, error)
     values ((set_back.neighbour).neighbour_id, (set_back.neighbour).name, (set_back.neighbour).role, v_id,
-        set_back.upto, '58030', format('broker "%s" has batches up to %s, and neighbour "%s" had told of some up to '
-            '%s; %s', (set_back.origin).name, set_back.upto, coalesce(v_from, '?'), v_horizon,
-            case when v_known is null then 'which of them came before that is not known: the rest is missing'
+        set_back.upto, '58030', format('neighbour "%s" says that broker "%s" has batches up to %s; some up to %s had '
+            'come from neighbour "%s"; %s', (set_back.neighbour).name, (set_back.origin).name, set_back.upto, v_horizon,
+            coalesce(v_from, '?'), case when v_known is null then 'which of them came before that is not known: the rest is missing'
                 else format('those behind %s are asked for again', v_to) end));
+    perform pgps_internal.check_refused((set_back.neighbour).role);
     -- What came with them stays, at the end of what there is, so that the audit finds too many.
     update pgps_internal.arrival a set upto = least(a.upto, v_to), horizon = least(a.horizon, v_to)
     where a.origin_id = v_id and (a.upto > v_to or a.horizon > v_to);

@@ -84,7 +84,8 @@ begin
         order by f.origin_id, f.types_carried desc, f.is_draining or n.is_draining, f.cost,
             f.neighbour_id = g.parent desc nulls last, cardinality(f.path), n.broker_id
     )
-    update pgps_internal.origin o set parent = b.neighbour_id, attachment = o.attachment + 1, is_settled = false
+    update pgps_internal.origin o set parent = b.neighbour_id, attachment = o.attachment + 1, is_settled = false,
+        parent_since = pgps_internal.horizon(o.origin_id)
     from best b where b.origin_id = o.origin_id and o.parent is distinct from b.neighbour_id;
     if found then
         update pgps_internal.activation a set is_confirmed = false

@@ -1,7 +1,7 @@
 -- Resuming the links of a broker that was restored from an older state, or is the copy of one that goes on: what it had
 -- sent in its former life, and the epoch that begins.
 -- Locks: the turns of sending and of routes.
--- Writes: broker, link, origin.
+-- Writes: arrival, broker, link, origin.
 
 drop function if exists pgps_internal.last_of_former_life();
 
@@ -57,6 +57,11 @@ begin
     -- taken it recognise it (pgps_internal.skip_known). A clone has another id, by which nobody recognises anything.
     v_last := least(pgps_internal.last_of_former_life(), (select min(n.former_batch) from pgps_internal.neighbour n));
     if v_as = 'clone' then
+        -- It has all that the original had published until it was copied, and had it under these numbers.
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon)
+        select 0, 0, '', o.origin_id, -1, x.upto, x.upto
+        from pgps_internal.origin o cross join lateral (select coalesce(o.to_batch, v_last) as upto) x
+        where o.is_self and x.upto > 0 order by o.epoch;
         v_last := greatest(v_last, pgps_internal.last_packed());
     end if;
     update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self
