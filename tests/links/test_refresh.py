@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tests.fix_broker import call, rows
+from tests.fix_broker import call, rows, value
 from tests.links.horizon_stage import Scene
+from tests.links.peer import Origin
 from tests.links.rig import Broker
 
 
@@ -30,3 +31,24 @@ def test_who_is_interested_in_what_is_found_once_for_each_look_at_what_a_neighbo
             call(session, "link_next", scene.b.heard, 1000, True)
             calls: dict[str, int] = dict(rows(session, "select funcname, calls from pg_stat_xact_user_functions"))
         assert (calls["interests"], calls["may_carry"]) == (1, 1)
+
+
+def test_the_place_of_each_origin_is_looked_up_once(brokers: Callable[[int], list[Broker]]) -> None:
+    """Whatever the planner thinks of tables that were empty a moment ago; a network may have hundreds of brokers."""
+    many = 60
+    with ExitStack() as stack:
+        s = Scene(brokers(1)[0], stack)
+        admin = s.here.admin
+        s.subscribe()
+        s.c.say(*(s.c.ad(Origin(f"o{n}")) for n in range(many)))
+        s.c.hear()
+        rows(admin, "set track_functions = 'all'")
+        with admin.transaction():
+            mine = "(select n.neighbour_id from pgps_internal.neighbour n where n.name = 'c')"
+            assert value(admin, f"select count(*) from pgps_internal.lows({mine})") == many
+            calls = value(
+                admin,
+                "select calls from pg_stat_xact_user_functions"
+                " where schemaname = 'pgps_internal' and funcname = 'horizon'",
+            )
+        assert calls == many

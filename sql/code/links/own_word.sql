@@ -113,6 +113,34 @@ $$;
 comment on function pgps_internal.send_back(pgps_internal.neighbour) is
 'Tells a neighbour that it has been told of batches that there are not, and how far there are some';
 
+create or replace function pgps_internal.note_set_back(
+    neighbour pgps_internal.neighbour, origin pgps_internal.origin, upto bigint, horizon bigint, known bigint
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_from text := (select n.name from pgps_internal.arrival a join pgps_internal.neighbour n using (neighbour_id)
+        where a.origin_id = (note_set_back.origin).origin_id and a.horizon > note_set_back.upto
+        order by a.arrival_id limit 1);
+begin
+    insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, origin_id, origin_batch, sqlstate, error)
+    values ((note_set_back.neighbour).neighbour_id, (note_set_back.neighbour).name, (note_set_back.neighbour).role,
+        (note_set_back.origin).origin_id, note_set_back.upto, '58030',
+        format('neighbour "%s" says that broker "%s" has batches up to %s; some up to %s had come from neighbour "%s"; '
+            '%s', (note_set_back.neighbour).name, (note_set_back.origin).name, note_set_back.upto,
+            note_set_back.horizon, coalesce(v_from, '?'), case
+            when note_set_back.known is null then 'which of them came before that is not known: the rest is missing'
+            else format('those behind %s are asked for again', note_set_back.known) end));
+    perform pgps_internal.check_refused((note_set_back.neighbour).role);
+end
+$$;
+comment on function pgps_internal.note_set_back(
+    pgps_internal.neighbour, pgps_internal.origin, bigint, bigint, bigint
+) is
+'Notes among the exceptions that a neighbour takes back what was told of an origin, and who had told it. known: the
+place from which on it is asked for again; null = not known';
+
 create or replace function pgps_internal.set_back(
     neighbour pgps_internal.neighbour, origin pgps_internal.origin, upto bigint
 ) returns void
@@ -125,7 +153,6 @@ declare
     v_is_own boolean := (set_back.neighbour).broker_id = (set_back.origin).broker_id;
     v_known bigint;
     v_to bigint;
-    v_from text;
 begin
     -- Only the broker itself can say so of all that came; who passes its word on, or says that he does, of what came by
     -- him: he could have sent that twice as well.
@@ -138,15 +165,7 @@ begin
         case when not v_is_own then (set_back.origin).parent_since end);
     -- Where the ledger does not say any more how far this broker was, nothing comes twice, and the gap is told.
     v_to := coalesce(v_known, set_back.upto);
-    v_from := (select n.name from pgps_internal.arrival a join pgps_internal.neighbour n using (neighbour_id)
-        where a.origin_id = v_id and a.horizon > set_back.upto order by a.arrival_id limit 1);
-    insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, origin_id, origin_batch, sqlstate, error)
-    values ((set_back.neighbour).neighbour_id, (set_back.neighbour).name, (set_back.neighbour).role, v_id,
-        set_back.upto, '58030', format('neighbour "%s" says that broker "%s" has batches up to %s; some up to %s had '
-            'come from neighbour "%s"; %s', (set_back.neighbour).name, (set_back.origin).name, set_back.upto, v_horizon,
-            coalesce(v_from, '?'), case when v_known is null then 'which of them came before that is not known: the rest is missing'
-                else format('those behind %s are asked for again', v_to) end));
-    perform pgps_internal.check_refused((set_back.neighbour).role);
+    perform pgps_internal.note_set_back(set_back.neighbour, set_back.origin, set_back.upto, v_horizon, v_known);
     -- What came with them stays, at the end of what there is, so that the audit finds too many.
     update pgps_internal.arrival a set upto = least(a.upto, v_to), horizon = least(a.horizon, v_to)
     where a.origin_id = v_id and (a.upto > v_to or a.horizon > v_to);

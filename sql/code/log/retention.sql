@@ -13,18 +13,20 @@ declare
 begin
     -- Rate-limited: this value changes with every batch.
     return query
-    select 'low', x.key, case when t.value is null or t.value ? 'is_stale'
-        or t.value -> 'attachment' <> x.value -> 'attachment'
-        or t.value - 'at' <> x.value and (t.value ->> 'at')::numeric <= v_now - v_pause then x.value
-            || jsonb_build_object('at', v_now) else t.value end
-    from (
+    -- Found once for each origin, in whatever order the planner joins.
+    with x as materialized (
         select o.origin_id::text as key,
             jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment,
             'low', least(pgps_internal.horizon(o.origin_id), o.rewind_from,
                 (select min(a.low) from pgps_internal.attached a
                 where a.origin_id = o.origin_id and a.neighbour_id <> o.parent))) as value
         from pgps_internal.origin o where o.parent = lows.neighbour_id and not o.is_self
-    ) x
+    )
+    select 'low', x.key, case when t.value is null or t.value ? 'is_stale'
+        or t.value -> 'attachment' <> x.value -> 'attachment'
+        or t.value - 'at' <> x.value and (t.value ->> 'at')::numeric <= v_now - v_pause then x.value
+            || jsonb_build_object('at', v_now) else t.value end
+    from x
     join pgps_internal.told h on h.neighbour_id = lows.neighbour_id and h.kind = 'attach' and h.key = x.key
     left join pgps_internal.told t on t.neighbour_id = lows.neighbour_id and t.kind = 'low' and t.key = x.key;
 end
