@@ -186,7 +186,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (
         last,
         [
-            [Taken("admit_batch", "and pgps_internal.last_received((admit_batch.neighbour).neighbour_id)", "and 9e9")],
+            [Taken("note_last", "and pgps_internal.last_received((note_last.neighbour).neighbour_id)", "and 9e9")],
             [Taken("do_link_begin", "if (args ->> 'after')::bigint < v_last then", "if false then"), _MISSING],
         ],
     ),

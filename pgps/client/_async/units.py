@@ -70,16 +70,20 @@ class AsyncParty:
             waiter.wake()
         connection, self._connection = self._connection, None
         if connection is not None:
+            # Without a look at what has come: it may be the answer to somebody who waits for it.
             with contextlib.suppress(PgpsError), mapped():
-                if is_alive(connection):
+                if not connection.closed:
                     await fetch(connection, units.LOGOFF)
             await runtime.close_connection(connection)
 
-    async def connection(self) -> AnyConnection:
-        """Return its connection, logged on; what is written on it in `transaction()` is one with what is received."""
+    def _require_open(self) -> None:
         self._core.require_open()
         if self._closed:
             raise ClientClosed("the party has logged off", hint="Use it inside its `with` block.")
+
+    async def connection(self) -> AnyConnection:
+        """Return its connection, logged on; what is written on it in `transaction()` is one with what is received."""
+        self._require_open()
         await self._hand.settle()
         if self._joined is not None:
             return require_alive(self._joined)
@@ -265,8 +269,13 @@ class AsyncParty:
 
     async def _received(self, params: dict[str, Any]) -> list[tuple[Any, ...]]:
         connection = await self.connection()
-        with mapped():
-            return self._hand.found(params, self.undo) or await self._hand.receive(connection, params, self.undo)
+        try:
+            with mapped():
+                return self._hand.found(params, self.undo) or await self._hand.receive(connection, params, self.undo)
+        except PgpsError:
+            if self._closed:
+                self._require_open()
+            raise
 
     def give_back(self, messages: list[Message]) -> None:
         """Have messages received again, by the next one who asks for such ones."""
@@ -282,16 +291,22 @@ class AsyncParty:
 
     async def _wait(self, timeout: float) -> None:
         connection = await self.connection()
-        waiter = runtime.Waiter(connection)
+        try:
+            waiter = runtime.Waiter(connection)
+        except (psycopg.Error, OSError):  # it was lost, or closed, just now, which the next statement tells
+            return
         self._waiters.append(waiter)
         try:
             # Who closes the party sets the one before it looks for the other, as is done here.
             if not await self._has_heard(connection) and not self._closed:
                 await waiter.wait(timeout)
+            await self._has_heard(connection)
+        except PgpsError:
+            if not self._closed:
+                raise
         finally:
             self._waiters.remove(waiter)
             waiter.close()
-        await self._has_heard(connection)
 
     async def _has_heard(self, connection: AnyConnection) -> bool:
         """Tell whether the broker has said something since this was asked last, also while a statement was run."""

@@ -15,6 +15,8 @@ begin
         delete from pgps_internal.class c
         where c.class_id = any (drop_unused_classes.class_ids)
             and not exists (select from pgps_internal.member m where m.class_id = c.class_id)
+            -- A neighbour's filter is heard before its member is made (pgps_internal.begin_filters).
+            and not exists (select from pgps_internal.wanted w where w.class_id = c.class_id)
         returning c as class
     )
     select array_agg(g.class) into v_gone from gone g;
@@ -38,7 +40,7 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_unused_classes(bigint[]) is
-'Drops those of some classes that no subscription is in, and the code that only they needed';
+'Drops those of some classes that no subscription is in and no neighbour wants, and the code that only they needed';
 
 create or replace function pgps_internal.drop_subscription(subscription_id bigint) returns void
 language plpgsql

@@ -103,7 +103,10 @@ async def test_who_waits_is_woken_without_polling(own_database: str, broker: psy
 
 
 async def test_a_party_that_waits_is_closed_at_once(own_database: str, broker: psycopg.Connection) -> None:
-    waits = "select pid from pg_stat_activity where query like '%pgps.receive_message%' and state = 'idle'"
+    waits = (
+        "select pid from pg_stat_activity where query like '%pgps.receive_message%' and state = 'idle'"
+        " and datname = current_database()"
+    )
     ends: list[type[BaseException]] = []
     async with AsyncClient(own_database, poll=60.0) as client:
         party = client.logon()

@@ -104,7 +104,10 @@ def test_who_waits_is_woken_without_polling(own_database: str, broker: psycopg.C
 
 
 def test_a_party_that_waits_is_closed_at_once(own_database: str, broker: psycopg.Connection) -> None:
-    waits = "select pid from pg_stat_activity where query like '%pgps.receive_message%' and state = 'idle'"
+    waits = (
+        "select pid from pg_stat_activity where query like '%pgps.receive_message%' and state = 'idle'"
+        " and datname = current_database()"
+    )
     ends: list[type[BaseException]] = []
     with Client(own_database, poll=60.0) as client:
         party = client.logon()
