@@ -32,13 +32,23 @@ as $$
 begin
     if (note_joined.subscription).scope = 'global' and exists (select from pgps_internal.broker) then
         insert into pgps_internal.unsettled default values;
+        -- Who receives now has not seen that it joins, as when a subscription is new; its members are not hidden, since
+        -- nothing has been dispatched in between.
+        insert into pgps_internal.newcomer (subscription_id, joined_batch, until, changed_by)
+        values ((note_joined.subscription).subscription_id, coalesce((pgps_internal.last_batch()).batch_id, 0), '0',
+            pg_current_xact_id())
+        on conflict on constraint newcomer_pkey do update
+        set until = case when newcomer.until is not null then '0'::xid8 end, is_pushed = false,
+            changed_by = pg_current_xact_id();
+        insert into pgps_internal.to_skip (type_id, ids, subscription_ids)
+        values (0, '{}', array[(note_joined.subscription).subscription_id]);
         perform pg_notify('pgps_link', '');
     end if;
 end
 $$;
 comment on function pgps_internal.note_joined(pgps_internal.subscription) is
 'A subscription to a prefix is about to join an event type that it could not join before: its filter is in force nowhere
-yet';
+yet, and the dispatcher, who calls this, judges for it again what comes';
 
 create or replace function pgps_internal.hidden() returns bigint
 language sql immutable parallel safe
@@ -172,6 +182,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    -- Of what this transaction changes nobody else knows before its end.
+    v_known bigint[] := array(select n.subscription_id from pgps_internal.newcomer n
+        where n.until is not null and n.changed_by <> pg_current_xact_id());
     v_pushed bigint[] := array(select n.subscription_id from pgps_internal.newcomer n
         where n.until is not null and not n.is_pushed and not exists (
             select from (
@@ -182,8 +195,13 @@ declare
             where not exists (select from pgps_internal.pushed p where p.subscription_id = n.subscription_id
                 and p.type_id = t.type_id and p.is_current)));
 begin
+    if v_known <> '{}' then
+        update pgps_internal.newcomer n set changed_by = null where n.subscription_id = any (v_known);
+        perform pgps_internal.note_seen(v_known);
+    end if;
     if v_pushed <> '{}' then
-        update pgps_internal.newcomer n set is_pushed = true where n.subscription_id = any (v_pushed);
+        update pgps_internal.newcomer n set is_pushed = true, changed_by = pg_current_xact_id()
+        where n.subscription_id = any (v_pushed);
         perform pgps_internal.note_seen(v_pushed);
     end if;
 end
@@ -191,7 +209,8 @@ $$;
 comment on function pgps_internal.see_pushed() is
 'Notes for which newcomers the filters have been found that neighbours are asked, and which transactions may not have
 seen these. A filter of the same text may be in force for long: what was received before somebody knew is judged like
-what comes after it, and by the dispatcher alone, or some would be skipped between what is not';
+what comes after it, and by the dispatcher alone, or some would be skipped between what is not. Once that is committed,
+notes again which transactions may not have seen it: one that looked just before, leaves it to the dispatcher, too';
 
 create or replace function pgps_internal.push_newcomers() returns void
 language plpgsql
@@ -266,7 +285,7 @@ begin
         delete from pgps_internal.newcomer n
         where n.until <= pg_snapshot_xmin(case when (judge_batch.last).upto is null then (judge_batch.last).snapshot
                     else (judge_batch.last).previous end)
-            and (n.is_pushed or not exists (select from pgps_internal.neighbour))
+            and n.changed_by is null and (n.is_pushed or not exists (select from pgps_internal.neighbour))
             and not exists (select from pgps_internal.member m
                 where m.subscription_id = n.subscription_id and m.from_batch >= pgps_internal.hidden())
         returning n.subscription_id
