@@ -26,8 +26,8 @@ begin
         raise exception 'role "%" may not subscribe to event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant select on %s to %I', v_type.endpoint, caller);
     -- Roles may have been dropped: their advertisements are nobody's.
-    elsif not exists (select from pgps_internal.advertisement a join pg_roles r on r.oid = a.role::oid
-            where a.type_id = v_type.type_id)
+    elsif not exists (select from pgps_internal.advertisement a
+            where a.type_id = v_type.type_id and a.role::text <> a.role::oid::text)
             and not exists (select from pgps_internal.offer f where v_type.name = any (f.types)) then
         raise exception 'event type "%" is not advertised by anybody', v_type.name
         using errcode = '55000',

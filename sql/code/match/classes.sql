@@ -167,7 +167,7 @@ begin
     -- The constants stay in the text if one cannot be converted or is not in the shape exactly once, or if there are
     -- too many for a row of constants, as in a long IN (…).
     if constants is null or cardinality(constants) > 500
-            or (select count(*) from regexp_matches(parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(constants) then
+            or regexp_count(parsed ->> 'shape', '\$\d+') <> cardinality(constants) then
         parsed := parsed || jsonb_build_object('shape', parsed ->> 'text', 'keys', '[]'::jsonb);
         constants := '{}';
         tier := 'owner';
