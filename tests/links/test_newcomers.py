@@ -150,6 +150,16 @@ def dispatched_often(s: Scene) -> None:
         s.here.settle()
 
 
+def nothing_of_what_comes_meanwhile(s: Scene, dispatcher: psycopg.Connection) -> None:
+    """Receive a batch that began in the dispatcher's transaction and ends much later: `new` gets nothing of it."""
+    with being_received(s, s.b.data(s.x, s.number(s.b), 4, 5, (50, 5))):
+        dispatcher.commit()
+        dispatched_often(s)
+    assert had(s, "few") == [5]
+    assert had(s, "new") == []
+    s.seen()
+
+
 def test_who_looks_while_the_dispatcher_learns_the_filter_leaves_it_to_him(half: Scene, connect: Connect) -> None:
     """The transaction in which the dispatcher learns it is open when a batch is received, which ends much later."""
     s = half
@@ -160,12 +170,7 @@ def test_who_looks_while_the_dispatcher_learns_the_filter_leaves_it_to_him(half:
     publish(s.here.admin, "other", 1)
     call(dispatcher, "dispatch")
     assert value(dispatcher, "select is_pushed from pgps_internal.newcomer") is True
-    with being_received(s, s.b.data(s.x, s.number(s.b), 4, 5, (50, 5))):
-        dispatcher.commit()
-        dispatched_often(s)
-    assert had(s, "few") == [5]
-    assert had(s, "new") == []
-    s.seen()
+    nothing_of_what_comes_meanwhile(s, dispatcher)
 
 
 def test_who_looks_while_a_prefix_gains_a_type_leaves_it_to_the_dispatcher(half: Scene, connect: Connect) -> None:
@@ -180,12 +185,7 @@ def test_who_looks_while_a_prefix_gains_a_type_leaves_it_to_the_dispatcher(half:
     publish(s.here.admin, "other", 1)
     call(dispatcher, "dispatch")
     assert value(dispatcher, "select count(*) from pgps_internal.late_type") == 0
-    with being_received(s, s.b.data(s.x, s.number(s.b), 4, 5, (50, 5))):
-        dispatcher.commit()
-        dispatched_often(s)
-    assert had(s, "few") == [5]
-    assert had(s, "new") == []
-    s.seen()
+    nothing_of_what_comes_meanwhile(s, dispatcher)
 
 
 @pytest.mark.parametrize("kind", KINDS)
