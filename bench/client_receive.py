@@ -38,7 +38,8 @@ def run(house: House) -> list[Figure]:
                     "create table same as select * from pgps_queue.quote_receive(array['all'], %s)", [events]
                 )
                 connection.execute("vacuum analyze")
-                subscription.ack()
+                # By the session that has received: the client would be another consumer.
+                connection.execute("select pgps.ack('all')")
                 for number in house.pairs():
                     _publish(connection, events)
                     house.checkpoint()
