@@ -56,6 +56,7 @@
 \ir schema/0059_own_word.sql
 \ir schema/0060_whose_word.sql
 \ir schema/0061_who_knows.sql
+\ir schema/0062_drain_heard.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql

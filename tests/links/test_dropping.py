@@ -132,6 +132,30 @@ def test_what_came_is_dispatched_before_the_link_goes(brokers: Brokers) -> None:
         assert links[0].drained
 
 
+def test_what_waits_for_several_batches_is_sent_before_the_link_goes(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        with psycopg.connect(a.dsn) as dispatching:
+            publish(a.admin, "tick", 0)
+            rows(dispatching, "select pgps.dispatch_batch(2)")
+            for n in range(1, 6):
+                publish(a.admin, "tick", n)
+            drop(a, "to_b")
+            for _ in range(3):
+                links[0].move()
+        for _ in range(6):
+            rows(a.admin, "select pgps.dispatch_batch(2)")
+            links[0].move()
+            links[0].move()
+            b.settle()
+        assert received(b, "all") == [("a", n) for n in range(6)]
+        assert links[0].drained
+
+
 def test_a_path_that_nobody_wants_any_more_before_the_new_one_has_answered_is_let_go(brokers: Brokers) -> None:
     """The filter itself is still told to the new parent, for another origin."""
     a, b, c, d, e = made = brokers(5)

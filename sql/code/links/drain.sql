@@ -52,20 +52,40 @@ create or replace function pgps_internal.hear_drain(neighbour pgps_internal.neig
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_last pgps_internal.batch := pgps_internal.last_batch();
 begin
-    update pgps_internal.neighbour n set is_draining = true where n.neighbour_id = (hear_drain.neighbour).neighbour_id;
-    -- All filters end at the same batch: everything up to it is sent, and nothing is said of what comes behind it.
-    update pgps_internal.wanted w
-    set gone_batch = coalesce(v_last.batch_id, 0) + case
-        when exists (select from pgps_internal.in_no_batch(v_last, pg_current_snapshot())) then 1 else 0 end
+    update pgps_internal.neighbour n set is_draining = true, drain_heard = pg_current_snapshot()
+    where n.neighbour_id = (hear_drain.neighbour).neighbour_id;
+    -- They end, but it is not known yet at which batch.
+    update pgps_internal.wanted w set gone_batch = 9223372036854775807
     where w.neighbour_id = (hear_drain.neighbour).neighbour_id and w.gone_batch is null;
 end
 $$;
 comment on function pgps_internal.hear_drain(pgps_internal.neighbour) is
 'Handles "drain": the neighbour drops the link. What has been published until now is sent, and this side, too, takes
 other paths';
+
+create or replace function pgps_internal.end_filters(neighbour pgps_internal.neighbour) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+begin
+    -- What was published until "drain" was heard may fill several batches, and one that was being cut then may have
+    -- only a part of it.
+    if (end_filters.neighbour).drain_heard is null
+        or exists (select from pgps_internal.waiting(v_last, (end_filters.neighbour).drain_heard)) then
+        return;
+    end if;
+    -- All filters end at the same batch: everything up to it is sent, and nothing is said of what comes behind it.
+    update pgps_internal.wanted w set gone_batch = coalesce(v_last.batch_id, 0)
+    where w.neighbour_id = (end_filters.neighbour).neighbour_id and w.gone_batch = 9223372036854775807;
+    update pgps_internal.neighbour n set drain_heard = null
+    where n.neighbour_id = (end_filters.neighbour).neighbour_id;
+end
+$$;
+comment on function pgps_internal.end_filters(pgps_internal.neighbour) is
+'Ends the filters of a neighbour that has said "drain", once everything that had been published then is in a batch';
 
 create or replace function pgps_internal.is_drained(neighbour pgps_internal.neighbour) returns boolean
 language plpgsql stable

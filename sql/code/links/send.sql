@@ -116,6 +116,7 @@ begin
         -- Before its filters are dropped: the neighbour may have attached to this path once more before it said
         -- "drain".
         perform pgps_internal.go_live(tell_changes.neighbour);
+        perform pgps_internal.end_filters(tell_changes.neighbour);
     end if;
     perform pgps_internal.drop_gone(tell_changes.neighbour, tell_changes.packed);
     perform pgps_internal.refresh(tell_changes.neighbour);
