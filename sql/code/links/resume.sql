@@ -84,8 +84,10 @@ begin
     update pgps_internal.link l set is_known = true
     from pgps_internal.neighbour n where n.link_id = l.link_id and v_as = 'restored';
     perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
-    update pgps_internal.link l set state = 'defined', last_error = null, hint = null,
-        changed_at = pgps_internal.clock();
+    -- Those that were refused are tried again at once, not after the pause that they have come to.
+    update pgps_internal.link l
+    set state = case when l.enabled and l.state in ('waiting', 'blocked') then 'connecting' else 'defined' end,
+        last_error = null, hint = null, changed_at = pgps_internal.clock();
     perform pg_notify('pgps_link', '');
 end
 $$;
