@@ -49,11 +49,14 @@ _POLL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What is known of a cluster without connecting to it; `pid` is None unless it runs."""
+    """What is known of a cluster without connecting to it; `pid` is None unless it runs.
+
+    "unreadable": its record is damaged, or somebody else's.
+    """
 
     name: str
     directory: Path
-    state: Literal["absent", "stopped", "running"]
+    state: Literal["absent", "stopped", "running", "unreadable"]
     pid: int | None
     port: int | None
     major: int | None
@@ -346,4 +349,12 @@ def list_clusters(*, home: Path | None = None) -> list[ClusterStatus]:
     if not root.is_dir() or not os.access(root, os.R_OK):
         return []
     names = sorted(entry.name for entry in root.iterdir() if (entry / layout.RECORD).exists())
-    return [EmbeddedCluster(name, home=home).status() for name in names]
+    return [_listed(EmbeddedCluster(name, home=home)) for name in names]
+
+
+def _listed(cluster: EmbeddedCluster) -> ClusterStatus:
+    """Return the status of a cluster, whatever is the matter with it: it hides no other one."""
+    try:
+        return cluster.status()
+    except EmbeddedError:
+        return ClusterStatus(cluster.name, cluster.directory, "unreadable", None, None, None, fast=False)

@@ -77,7 +77,7 @@ def _remove_leftovers() -> None:
     """Remove the clusters of test processes that were killed before they could do so."""
     for status in list_clusters():
         owner = re.fullmatch(_CLUSTER + r"(\d+)", status.name)
-        if owner and not _is_running(int(owner.group(1))):
+        if owner and status.state != "unreadable" and not _is_running(int(owner.group(1))):
             EmbeddedCluster(status.name).destroy()
 
 

@@ -208,6 +208,20 @@ def test_a_home_the_server_cannot_reach_is_refused(tmp_path: Path) -> None:
     assert list_clusters(home=closed) == []
 
 
+def test_one_that_is_damaged_hides_no_other(embedded_home: Path) -> None:
+    home = embedded_home / "damaged"
+    for name in ("broken", "whole"):
+        EmbeddedCluster(name, fast=True, home=home).create()
+    broken = EmbeddedCluster("broken", home=home)
+    (broken.directory / "cluster.json").write_text("{")
+    assert [(status.name, status.state) for status in list_clusters(home=home)] == [
+        ("broken", "unreadable"),
+        ("whole", "stopped"),
+    ]
+    with pytest.raises(EmbeddedError, match="is damaged"):
+        broken.status()
+
+
 def test_dsn_of_one_never_started_says_how_to_start_it() -> None:
     with pytest.raises(EmbeddedError, match='"absent"') as raised:
         EmbeddedCluster("absent").dsn()
