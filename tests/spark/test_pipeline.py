@@ -126,12 +126,14 @@ class Market:
             findings = "{self.finding}"
             statistics = "{self.weekly}"
             slide = "{SLIDE} days"
+            patience = 300
             [jobs.keep]
             kind = "archive"
             event_type = "{self.quote}"
             subscription = "{self.kept}"
             directory = "{self.directory}/archive"
             max_events = 2500
+            patience = "5 minutes"
             [jobs.report]
             kind = "report"
             directory = "{self.directory}/archive"

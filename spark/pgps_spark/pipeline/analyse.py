@@ -37,7 +37,8 @@ def run(spark: SparkSession, job: Analyse) -> DataStreamWriter:
     targets = {"finding": _target(dsn, job.findings)}
     if job.statistics is not None:
         targets["statistics"] = _target(dsn, job.statistics)
-    events = spark.readStream.format("pgps").option("dsn", dsn).option("subscription", job.subscription).load()
+    reader = spark.readStream.format("pgps").option("dsn", dsn).option("subscription", job.subscription)
+    events = reader.option("patience", str(job.patience)).load()
     figures = (
         events.select(
             f.col(job.key).cast("string").alias("subject"),

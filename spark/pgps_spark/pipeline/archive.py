@@ -34,6 +34,7 @@ def run(spark: SparkSession, job: Archive) -> Any:
     """Return the writer that archives the in queue; `finish` does the rest when it has ended."""
     clean(spark, f"{job.directory}/{job.event_type}/in")
     reader = spark.readStream.format("pgps").option("dsn", resolved(job.dsn)).option("subscription", job.subscription)
+    reader = reader.option("patience", str(job.patience))
     events = reader.option("maxEventsPerTrigger", str(job.max_events)).load()
     writer = events.writeStream.queryName(job.name).option("checkpointLocation", job.checkpoint)
     return writer.foreachBatch(partial(_write, directory=f"{job.directory}/{job.event_type}/in"))

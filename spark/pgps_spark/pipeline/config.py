@@ -23,6 +23,13 @@ class _Common:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading(_Common):
+    subscription: str
+    # Seconds that a broker may be away, or another query have the subscription; see the data source.
+    patience: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest(_Common):
     """Files into events: `columns` has an SQL expression over the file's columns for each attribute."""
 
@@ -36,7 +43,7 @@ class Ingest(_Common):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analyse(_Common):
+class Analyse(_Reading):
     """A sliding window over a subscription: what lies far from it is published as an event of type `findings`.
 
     `window` is in seconds of the events' own `time`; `deviations` is how many standard
@@ -44,7 +51,6 @@ class Analyse(_Common):
     events finds nothing. `statistics`: an event type for the window's figures, every `slide` seconds.
     """
 
-    subscription: str
     key: str
     value: str
     time: str
@@ -57,11 +63,10 @@ class Analyse(_Common):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archive(_Common):
+class Archive(_Reading):
     """An event type's audited queues into Parquet below `directory`, by day; `subscription` delivers its events."""
 
     event_type: str
-    subscription: str
     directory: str
     max_events: int = 100_000
 
@@ -123,7 +128,7 @@ def _job(path: Path, name: str, given: dict[str, Any], dsn: str | None, base: st
             raise ConfigError(f"{where}: unknown key {key}", hint=f"There are {', '.join(sorted(fields))}.")
     if kind is Ingest:
         given.setdefault("rejects", f"{base}/rejects/{name}")
-    for key in ("window", "slide", "every"):
+    for key in ("window", "slide", "every", "patience"):
         if key in given:
             given[key] = _seconds(where, key, given[key])
     missing = [
