@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgps.embedded import EmbeddedCluster
-from tests.fix_server import TEMPLATE, Server, copied_cluster
+from tests.fix_server import TEMPLATE, Server, copied_cluster, when_alone
 from tests.fix_sessions import Sessions
 
 # Distinguishes the processes of a run; roles are shared by all of them.
@@ -112,8 +112,8 @@ def own_cluster(embedded_home: Path) -> Iterator[EmbeddedCluster]:
     """A running embedded cluster with pgps in database postgres, for `kill9` and restart."""
     with copied_cluster(f"own-{_PROCESS}-{next(_counter)}", home=embedded_home) as cluster:
         with psycopg.connect(cluster.dsn("template1"), autocommit=True) as connection:
-            connection.execute("drop database postgres")
-            connection.execute(f"create database postgres template {TEMPLATE}".encode())
+            when_alone(connection, "drop database postgres")
+            when_alone(connection, f"create database postgres template {TEMPLATE}")
         yield cluster
 
 

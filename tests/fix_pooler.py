@@ -61,7 +61,7 @@ def pooler(dsn: str) -> Iterator[Pooler]:
             yield Pooler(through, dsn)
         finally:
             process.terminate()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
 
 
 def _config(parameters: dict[str, str], directory: Path, port: int) -> str:

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,12 +54,29 @@ class Server:
     def clone(self, dbname: str) -> str:
         """Make a database from the template and return its connection string."""
         with psycopg.connect(self.base, autocommit=True) as connection:
-            connection.execute(f'create database "{dbname}" template {TEMPLATE} strategy file_copy'.encode())
+            when_alone(connection, f'create database "{dbname}" template {TEMPLATE} strategy file_copy')
         return self.dsn(dbname)
 
     def drop(self, dbname: str) -> None:
         with psycopg.connect(self.base, autocommit=True) as connection:
-            connection.execute(f'drop database if exists "{dbname}" with (force)'.encode())
+            when_alone(connection, f'drop database if exists "{dbname}" with (force)')
+
+
+def when_alone(connection: psycopg.Connection, statement: str) -> None:
+    """Run a statement that wants a database without sessions in it.
+
+    The server ends those that it may, autovacuum's among them, and waits five seconds for them: on a busy machine not
+    always enough.
+    """
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            connection.execute(statement.encode())
+        except psycopg.errors.ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 class Run:
@@ -143,8 +161,11 @@ def copied_cluster(name: str, *, home: Path, mold: int = 0, settings: dict[str, 
                 molded.destroy()
                 raise
     places = layout.Places.of(home, name)
-    # The files belong to the server's user, who is not always ours.
-    subprocess.run(["cp", "--archive", molded.directory, places.directory], check=True)
+    # The files belong to the server's user, who is not always ours. Made aside: whoever lists the clusters meanwhile
+    # would read a record of which a part is copied.
+    made = places.directory.parent.parent / f"copy-{name}"
+    subprocess.run(["cp", "--archive", molded.directory, made], check=True)
+    made.rename(places.directory)
     places.log.unlink()
     if not places.socket.exists():
         places.socket.mkdir(mode=0o700)
@@ -173,8 +194,11 @@ def _remove_leftovers() -> None:
 def _remove_homes_of_the_dead() -> None:
     for home in [*Path(tempfile.gettempdir()).glob(_HOMES + "*"), *_MEMORY.glob(_HOMES + "*")]:
         owner = re.match(r"(\d+)-", home.name.removeprefix(_HOMES))
-        if owner and home.stat().st_uid == os.geteuid() and not Path(f"/proc/{owner.group(1)}").exists():
-            _remove_home(home)
+        if owner and not Path(f"/proc/{owner.group(1)}").exists():
+            # A run that has ended since they were listed has removed its own.
+            with contextlib.suppress(FileNotFoundError):
+                if home.stat().st_uid == os.geteuid():
+                    _remove_home(home)
 
 
 def _remove_home(home: Path) -> None:

@@ -80,6 +80,8 @@ class Story:
     def add(self, member: Member) -> None:
         self.members[member.name] = member
         self.identify(member)
+        # However busy the machine is, lanes are not left to a worker: there is none.
+        call(member.admin, "configure", "dispatch_lane_timeout", "1 hour")
         for name in TYPES:
             call(member.admin, "create_event_type", name, "n integer, m integer")
             rows(member.admin, f"grant insert, select on pgps_event.{name} to public")

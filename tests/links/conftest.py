@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.fix_broker import rows
 from tests.fix_db import Connect
-from tests.fix_server import Server
+from tests.fix_server import Server, when_alone
 from tests.fix_worker import workers
 from tests.links.rig import Broker
 from tests.links.unit_scene import scene
@@ -39,6 +39,8 @@ def brokers(
             admin.execute("select pgps.configure('link_report_interval', '0 seconds')")
             # On a machine that is busy with something else the lanes' work is not left to a worker that is not there.
             admin.execute("select pgps.configure('dispatch_lane_timeout', '1 hour')")
+            # Nor is a filter taken for one that holds up the dispatcher: neighbours would get every event then.
+            admin.execute("select pgps.configure('dispatch_filter_timeout', '1 hour')")
             made.append(Broker(letter, dsn, admin))
         return made[-count:]
 
@@ -60,7 +62,7 @@ def copied(server: Server, connect: Connect) -> Iterator[Callable[[Broker], Brok
         source = str(conninfo_to_dict(broker.dsn)["dbname"])
         broker.admin.close()
         with psycopg.connect(server.base, autocommit=True) as connection:
-            connection.execute(f'create database "{source}_copy" template "{source}"'.encode())
+            when_alone(connection, f'create database "{source}_copy" template "{source}"')
         broker.admin = connect(dsn=broker.dsn)
         dsn = server.dsn(f"{source}_copy")
         made.append(Broker(broker.name, dsn, connect(dsn=dsn)))

@@ -20,10 +20,11 @@ _ENCRYPTION = (80877103, 80877104)  # SSLRequest, GSSENCRequest
 
 @dataclass
 class FalseServer:
-    """What came: who connected, as user and database, and what each of them gave away."""
+    """What came: who connected, as user and database, who has answered or hung up, and what each of them gave away."""
 
     port: int
     came: set[tuple[str, str]] = field(default_factory=set)
+    answered: set[tuple[str, str]] = field(default_factory=set)
     given: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
     def serve(self, session: socket.socket) -> None:
@@ -42,9 +43,12 @@ class FalseServer:
             self.came.add(who)
             ask = _ASKS[who[1]]
             session.sendall(b"R" + struct.pack("!I", len(ask) + 4) + ask)
-            kind, length = struct.unpack("!cI", read.read(5))
-            if kind == b"p":
-                self.given[who] = read.read(length - 4)
+            try:
+                kind, length = struct.unpack("!cI", read.read(5))
+                if kind == b"p":
+                    self.given[who] = read.read(length - 4)
+            finally:
+                self.answered.add(who)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from tests.fix_broker import call, rows, value
-from tests.fix_server import TEMPLATE, copied_cluster
+from tests.fix_server import TEMPLATE, copied_cluster, when_alone
 from tests.fix_worker import WorkerProcess, Workers
 from tests.links.rig import Broker, Link, open_lane
 
@@ -80,11 +80,11 @@ class Site:
         """Copy a database, which nobody may be connected to: who just left is waited for."""
         with self._base() as connection:
             _wait(connection, "select count(*) = 0 from pg_stat_activity where datname = %s", [source])
-            connection.execute(f'create database "{target}" template "{source}" strategy file_copy'.encode())
+            when_alone(connection, f'create database "{target}" template "{source}" strategy file_copy')
 
     def drop(self, database: str) -> None:
         with self._base() as connection:
-            connection.execute(f'drop database if exists "{database}" with (force)'.encode())
+            when_alone(connection, f'drop database if exists "{database}" with (force)')
 
     def crash(self) -> None:
         """Kill the server and all its sessions; start it again."""

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 from tests.fix_broker import call, rows, value
+from tests.fix_db import wait_until
 from tests.links.rig import Broker
 
 Item = dict[str, Any]
@@ -58,8 +59,8 @@ class Peer:
         pids = [connection.info.backend_pid for connection in (self.hears, self.says)]
         self.hears.close()
         self.says.close()
-        while value(self.here.admin, "select count(*) from pg_stat_activity where pid = any (%s)", [pids]):
-            pass
+        gone = "select count(*) = 0 from pg_stat_activity where pid = any (%s)"
+        wait_until(lambda: value(self.here.admin, gone, [pids]), what="the sessions of the peer are gone")
 
     def hear(self, *, settle: bool = True) -> list[Item]:
         """Return what the broker has for this neighbour, and confirm it; settle: when all is dispatched."""

@@ -165,7 +165,9 @@ class Beside(threading.Thread):
             self.error = error
 
     def waits(self) -> bool:
-        query = "select count(*) = 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
+        # Not whoever waits to make a file longer, for a moment.
+        locked = "wait_event_type = 'Lock' and wait_event <> 'extend'"
+        query = f"select count(*) = 1 from pg_stat_activity where pid = %s and {locked}"
         return bool(value(self.here.admin, query, [self.pid]))
 
     def finish(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -28,17 +28,31 @@ RECEIVING = """
 
 
 class Disk:
-    """The sender's disk, as far as links wait for it: it keeps what has events when it may, or breaks once."""
+    """The sender's disk, as far as links wait for it: it keeps what has events when it may, or breaks once.
+
+    However long that takes; behind its block, which has to end before the service does, nobody waits any more.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may = threading.Event()
         self.breaks = False
+        self._is_over = False
         self._keep = calls.keep
         monkeypatch.setattr(calls, "keep", self.keep)
 
+    def __enter__(self) -> Disk:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._is_over = True
+
+    def _wait(self) -> None:
+        while not self.may.wait(0.1) and not self._is_over:
+            pass
+
     async def keep(self, connection: Connection, batch: calls.Batch) -> None:
         if batch.goes_ahead:
-            await asyncio.to_thread(self.may.wait, 20)
+            await asyncio.to_thread(self._wait)
         if batch.goes_ahead and self.breaks:
             self.breaks = False
             self.may.clear()
@@ -47,10 +61,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    made = Disk(monkeypatch)
-    yield made
-    made.may.set()
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
 
 
 def publish_until_one_goes_ahead(a: Broker, b: Broker) -> int:
@@ -70,7 +82,7 @@ def test_an_event_is_received_meanwhile_and_committed_behind_its_sender(brokers:
     a, b = brokers(2)
     make_type(a.admin, "tick")
     call(a.admin, "create_link", "to_b", b.dsn)
-    with served(a, b):
+    with served(a, b), disk:
         subscribed(a, b)
         last = publish_until_one_goes_ahead(a, b)
         assert value(b.admin, RECEIVED) == last - 1
@@ -83,7 +95,7 @@ def test_what_its_sender_has_not_kept_is_taken_back(brokers: Brokers, disk: Disk
     a, b = brokers(2)
     make_type(a.admin, "tick")
     call(a.admin, "create_link", "to_b", b.dsn)
-    with served(a, b):
+    with served(a, b), disk:
         subscribed(a, b)
         last = publish_until_one_goes_ahead(a, b)
         publish(a.admin, "tick", last + 1)

@@ -162,10 +162,11 @@ def test_a_link_that_cannot_work_says_why_and_hurts_no_other(
     found: Rows = []
 
     def has_said_why() -> bool:
+        # Whoever could not connect in time says that, and tries again.
         found[:] = rows(a.admin, broken)
-        return [row[0] for row in found] == [expected]
+        return [row[0] for row in found] == [expected] and said in found[0][1]
 
-    wait_until(has_said_why, what=expected)
+    wait_until(has_said_why, what=f"{expected}: {said}")
     _, error, hint = found[0]
     assert said in error
     assert hint

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pgps import install
@@ -13,11 +15,13 @@ from tests.fix_server import Server
 def test_a_database_without_an_encoding_is_refused(empty_database: str, server: Server, connect: Connect) -> None:
     """What one session writes there, a worker may be unable to read, and so all of that worker's subscriptions stop."""
     admin = connect(dsn=empty_database)
-    admin.execute("create database no_encoding encoding 'SQL_ASCII' locale 'C' template template0")
+    # Other processes share the server.
+    without = f"no_encoding_{os.getpid()}"
+    admin.execute(f"create database {without} encoding 'SQL_ASCII' locale 'C' template template0".encode())
     try:
         with pytest.raises(InstallError, match="SQL_ASCII") as raised:
-            install.install(server.dsn("no_encoding"))
+            install.install(server.dsn(without))
         assert raised.value.sqlstate == "0A000"
         assert "createdb" in str(raised.value.hint)
     finally:
-        server.drop("no_encoding")
+        server.drop(without)

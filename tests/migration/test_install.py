@@ -228,7 +228,7 @@ def test_a_second_installer_waits_for_the_first(empty_database: str, connect: Co
     second = threading.Thread(target=install.install, args=[empty_database])
     second.start()
     watcher = connect(dsn=empty_database)
-    waiting = "select from pg_locks where relation = 'pg_authid'::regclass and not granted"
+    waiting = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     wait_until(lambda: watcher.execute(waiting).fetchone() is not None, what="the second installer waits")
     first.rollback()
     second.join()

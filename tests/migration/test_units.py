@@ -16,7 +16,8 @@ from alembic.config import Config
 
 from pgps import _resources, install
 from tests.fix_broker import column, rows, value
-from tests.fix_db import Connect, wait_until
+from tests.fix_clock import Clock
+from tests.fix_db import Connect
 from tests.fix_units import Party, make_service
 
 pytestmark = pytest.mark.timeout(300)
@@ -46,7 +47,8 @@ class Kept:
     unfinished: str
 
 
-def _use(client: Party, server: Party) -> Kept:
+def _use(client: Party, server: Party, clock: Clock) -> Kept:
+    """Begin all that is carried, two hours ago; one unit is over since."""
     options: dict[str, Any] = {"store": "broker", "status_lifetime": 254}
     bound = client.request(SERVICE, "first", **options)
     assert server.text("new") == "first"
@@ -58,7 +60,7 @@ def _use(client: Party, server: Party) -> Kept:
     client.sync("backout", given_up["uow_id"])
     held = client.request(SERVICE, "one", "two", **options)
     assert server.text("new", user_status="begun") == "one"
-    late = client.request(SERVICE, "late", lifetime="0.5 seconds", store="broker", status_lifetime=254)
+    late = client.request(SERVICE, "late", lifetime="1 hour", store="broker", status_lifetime=254)
     second = client.send("second", bound["conversation"], option="commit", **options)
     waiting = [client.request(SERVICE, text, **options) for text in ("third", "fourth")]
     unfinished = client.send("unfinished", bound["conversation"], **options)
@@ -67,7 +69,8 @@ def _use(client: Party, server: Party) -> Kept:
         held["uow_id"]: "DELIVERED", second["uow_id"]: "ACCEPTED", unfinished["uow_id"]: "RECEIVED",
         **{one["uow_id"]: "ACCEPTED" for one in waiting},
     }  # fmt: skip
-    wait_until(lambda: client.status(late["uow_id"]) == "TIMEOUT")
+    clock.advance("2 hours")
+    assert client.status(late["uow_id"]) == "TIMEOUT"
     return Kept(statuses, bound["conversation"], held["uow_id"], unfinished["uow_id"])
 
 
@@ -120,13 +123,14 @@ def _go_on(party: Party, connection: psycopg.Connection) -> Party:
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_units_of_work_are_carried_through_an_upgrade(
-    revision: str, own_database: str, empty_database: str, connect: Connect
+    revision: str, own_database: str, empty_database: str, connect: Connect, clock: Clock
 ) -> None:
     source = connect(dsn=own_database)
+    clock.advance("-2 hours")
     make_service(source, SERVICE, deferred=True)
     client = Party(connect(dsn=own_database), "client")
     server = Party(connect(dsn=own_database), "server").serve(SERVICE)
-    kept = _use(client, server)
+    kept = _use(client, server, clock)
     _install_revision(empty_database, revision)
     target = connect(dsn=empty_database)
     assert value(target, "select value from pgps_internal.installation where key = 'schema_revision'") == revision

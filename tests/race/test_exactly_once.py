@@ -48,6 +48,9 @@ class World:
         call(self.admin, "subscribe", "some", "tick", filter=f"n % {MODULO} = 0")
         call(self.admin, "subscribe", "shared", "tick", handler="any")
         call(self.admin, "configure", "lease", "1 hour")
+        # However long a step takes on a busy machine, no filter is left to the lanes, nor a lane to a worker.
+        for limit in ("dispatch_filter_timeout", "dispatch_lane_timeout"):
+            call(self.admin, "configure", limit, "1 hour")
         self.producers = [Producer(n, connect(autocommit=False, dsn=dsn)) for n in range(3)]
         names = ["every", "some", "shared", "shared"]
         self.consumers = [Consumer(each, connect(autocommit=False, dsn=dsn)) for each in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -11,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from pgps.embedded import EmbeddedCluster
 from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_clients import Client
+from tests.fix_db import wait_until
 
 
 def test_a_role_is_a_user_at_hosts_and_a_policy_looks_at_the_address(own_cluster: EmbeddedCluster) -> None:
@@ -38,4 +40,8 @@ def test_a_role_is_a_user_at_hosts_and_a_policy_looks_at_the_address(own_cluster
                 publish(admin, "sensitive", len(seen))
                 rows(admin, "select pgps.dispatch()")
                 seen.append(client.taken())
+                pid = connection.info.backend_pid
+            # The client is connected for as long as its session lives, which ends a moment after this connection.
+            gone = "select count(*) = 0 from pg_stat_activity where pid = %s"
+            wait_until(partial(value, admin, gone, [pid]), what="the session has ended")
         assert seen == [[], [[1]]]

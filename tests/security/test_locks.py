@@ -54,6 +54,8 @@ def take_advisory_locks(stranger: psycopg.Connection) -> None:
         select case l.objsubid when 2 then pg_try_advisory_lock(l.classid::bigint::integer, l.objid::bigint::integer)
             else pg_try_advisory_lock(l.classid::bigint << 32 | l.objid::bigint) end
         from pg_locks l where l.locktype = 'advisory' and l.pid <> pg_backend_pid()
+            -- Those of other databases are other locks, whose numbers tests beside this one choose as they like.
+            and l.database = (select d.oid from pg_database d where d.datname = current_database())
         """,
     )
 

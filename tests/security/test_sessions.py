@@ -74,11 +74,18 @@ def test_a_slow_filter_of_built_in_functions_is_found_and_suspended(mallory: Mal
     call(mallory.admin, "subscribe", other, quoted(mallory.event_type))
     text = "select 1, repeat('a', 20000) from generate_series(1, 300)"
     rows(mallory.admin, f"insert into {endpoint(mallory.event_type)} (n, word) {text}")
-    rows(mallory.admin, "set statement_timeout = '1s'")
-    with pytest.raises(psycopg.errors.QueryCanceled):
-        rows(mallory.admin, "select pgps.dispatch()")
-    rows(mallory.admin, "reset statement_timeout")
-    assert value(mallory.admin, "select pgps.blame()") == found
+    # In its role's lane it is asked no longer than by default.
+    call(mallory.admin, "configure", "dispatch_lane_timeout", "3 seconds")
+    blamed = None
+    # On a busy machine the time may be over before the filter is asked: nobody is to blame, and it is tried again.
+    for seconds in (1, 2, 4):
+        if blamed is None:
+            rows(mallory.admin, f"set statement_timeout = '{seconds}s'")
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                rows(mallory.admin, "select pgps.dispatch()")
+            rows(mallory.admin, "reset statement_timeout")
+            blamed = value(mallory.admin, "select pgps.blame()")
+    assert blamed == found
     rows(mallory.admin, "select pgps.dispatch()")
     assert len(column(mallory.admin, "select event_id from pgps.receive(%s, 1000)", [other])) == 300
     call(mallory.admin, "unsubscribe", found)

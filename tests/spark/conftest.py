@@ -44,7 +44,7 @@ def _java_that_compiles_little() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local session; tasks may fail three times."""
+    """A local session; tasks may fail three times, and who has to fetch a result may be a while about it."""
     from pgps_spark.sessions import driver_jar, require_java, require_spark, session
 
     try:
@@ -61,6 +61,7 @@ def spark() -> Iterator[SparkSession]:
             driver_memory="1g",
             spark__ui__enabled="false",
             spark__ui__showConsoleProgress="false",
+            spark__python__authenticate__socketTimeout="600s",
             spark__sql__shuffle__partitions="2",
             spark__sql__session__timeZone="UTC",
         )
@@ -105,9 +106,11 @@ class Broker:
         query = "select payload -> %s from pgps.receive(%s, 1000000)"
         return [v for (v,) in rows(self.admin, query, [column, f"all_{event_type}"])]
 
-    def stream(self, spark: SparkSession, subscription: str, **options: str) -> DataFrame:
+    def stream(self, spark: SparkSession, subscription: str, schema: str | None = None, **options: str) -> DataFrame:
+        """Return what a subscription has; that of a query that has just ended may be its own for a moment more."""
         reader = spark.readStream.format("pgps").option("dsn", self.dsn).option("subscription", subscription)
-        return reader.options(**options).load()
+        reader = reader.option("patience", "60").options(**options)
+        return (reader if schema is None else reader.schema(schema)).load()
 
 
 @pytest.fixture

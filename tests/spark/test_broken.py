@@ -96,7 +96,8 @@ def test_a_broker_that_is_restarted_while_events_come_in_publishes_them_once(
         own_cluster.start()
 
     def restarted() -> None:
-        own_cluster.stop()
+        # One that is not done with it in time is ended as in a crash.
+        own_cluster.stop(timeout=300)
         own_cluster.start()
 
     # What a task had brought in is lost in a crash: told, and nothing is out.
@@ -159,8 +160,9 @@ def test_a_stream_outlives_its_broker_but_not_its_subscription(
         wait_until(lambda: not query.isActive or sum(map(len, found.values())) >= number, timeout=300)
         assert sorted(n for batch in found.values() for n in batch) == list(range(1, number + 1)), query.exception()
 
-    reader = spark.readStream.format("pgps").options(dsn=own_cluster.dsn(), subscription="reader").load()
-    writer = reader.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    # However long it takes until the broker is there again.
+    reader = spark.readStream.format("pgps").options(dsn=own_cluster.dsn(), subscription="reader", patience="300")
+    writer = reader.load().writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = start(writer.trigger(processingTime="50 milliseconds"))
     try:
         come(100)

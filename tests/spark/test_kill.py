@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -51,7 +52,7 @@ def test_a_driver_that_is_killed_publishes_each_event_once(
         # In the middle of what waits; the last one comes to its end.
         wanted = 30_000 if turn == 2 else before + 2_000 * (turn + 1)
         command = [sys.executable, "-c", _PROGRAM, broker.dsn, subscription, target, str(tmp_path / "checkpoint")]
-        _killed_at(partial(_has, broker, count, wanted), command, tmp_path / f"{turn}.log")
+        assert _killed_at(partial(_has, broker, count, wanted), command, tmp_path / f"{turn}.log")
     found = rows(broker.admin, f"select n from pgps_queue.{target}_log order by n")
     assert [n for (n,) in found] == list(range(30_000))
 
@@ -109,7 +110,7 @@ max_events = 1000
 def test_executors_that_are_killed_and_copied_publish_each_event_once(broker: Broker, tmp_path: Path) -> None:
     event_type = broker.type()
     command = [sys.executable, "-c", _EXECUTORS, broker.dsn, event_type, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.stdout.strip() == "40000", done.stderr[-3000:]
     assert {path.name for path in tmp_path.iterdir()} >= {"killed", "slow"}
     found = rows(broker.admin, f"select n from pgps_queue.{event_type}_log order by n")
@@ -119,21 +120,25 @@ def test_executors_that_are_killed_and_copied_publish_each_event_once(broker: Br
 def test_an_archive_that_is_killed_has_each_event_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     event_type = broker.type(auditable=True)
     subscription = broker.subscribe(event_type)
-    rows(broker.connection, f"insert into pgps_event.{event_type} (n) select g from generate_series(1, 20000) g")
-    broker.dispatch()
     path = tmp_path / "pipeline.toml"
     path.write_text(
         PIPELINE.format(dsn=broker.dsn, directory=tmp_path, event_type=event_type, subscription=subscription)
     )
     command = [sys.executable, "-m", "pgps_spark", "run", str(path), "--master", "local[2]", "--driver-memory", "512m"]
     archive = tmp_path / "archive" / event_type
+    insert = f"insert into pgps_event.{event_type} (n) select g from generate_series(%s::int, %s) g"
+    events = 0
     # In the middle of what waits, twice; then when small files are put together.
     for turn, reached in enumerate((_batches(archive, 3), _batches(archive, 10), _is_put_together(archive))):
-        _killed_at(reached, command, tmp_path / f"{turn}.log")
-    subprocess.run(command, capture_output=True, check=True, timeout=300)
+        # A run that was done before anybody looked has killed nothing: it gets more to do.
+        while not events or not _killed_at(reached, command, tmp_path / f"{turn}.log"):
+            rows(broker.connection, insert, [events + 1, events + 20_000])
+            broker.dispatch()
+            events += 20_000
+    subprocess.run(command, capture_output=True, check=True, timeout=600)
     found = [row.n for row in spark.read.parquet(f"{archive}/in").collect()]
-    assert sorted(found) == list(range(1, 20_001))
-    assert spark.read.parquet(f"{archive}/out").where(f"subscription = '{subscription}'").count() == 20_000
+    assert sorted(found) == list(range(1, events + 1))
+    assert spark.read.parquet(f"{archive}/out").where(f"subscription = '{subscription}'").count() == events
 
 
 def _batches(archive: Path, number: int) -> Callable[[], bool]:
@@ -148,16 +153,18 @@ def _has(broker: Broker, count: str, wanted: int) -> bool:
     return int(rows(broker.admin, count)[0][0]) >= wanted
 
 
-def _killed_at(reached: Callable[[], bool], command: list[str], log: Path) -> None:
-    """Run a program until it has come that far, then kill it with all its processes."""
+def _killed_at(reached: Callable[[], bool], command: list[str], log: Path) -> bool:
+    """Run a program until it has come that far, then kill it with all its processes; False when it was done before."""
     with log.open("wb") as output:
         driver = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         try:
             wait_until(lambda: reached() or driver.poll() is not None, timeout=300)
-            lines = log.read_text().splitlines()
-            assert driver.poll() is None, "\n".join(line for line in lines if not line.lstrip().startswith("at "))[
-                -6000:
-            ]
         finally:
-            os.killpg(driver.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
+    lines = log.read_text().splitlines()
+    assert driver.returncode in (0, -signal.SIGKILL), "\n".join(
+        line for line in lines if not line.lstrip().startswith("at ")
+    )[-6000:]
+    return driver.returncode != 0

@@ -274,7 +274,9 @@ def test_small_batches_are_read_at_once_in_the_order_of_delivery(
         broker.dispatch()
     late.commit()
     broker.dispatch()
-    source = PgpsDataSource({"dsn": broker.dsn, "subscription": s, "columns": "n,batch_id,published_at"})
+    # Each session waits for the end of the one before.
+    given = {"dsn": broker.dsn, "subscription": s, "columns": "n,batch_id,published_at", "patience": "60"}
+    source = PgpsDataSource(given)
     found: list[list[tuple[Any, ...]]] = []
     for few, few_bytes, bytes_at_once in ((10, 9999, 9999), (4, 9999, 9999), (10, 1, 9999), (10, 1, 1)):
         monkeypatch.setattr(stream, "_FEW", few)

@@ -71,7 +71,7 @@ def test_a_pipeline_runs_under_spark_submit(broker: Broker, tmp_path: Path) -> N
     settings = ["--driver-memory", "512m", "--conf", "spark.ui.enabled=false"]
     done = subprocess.run(
         _submit(*settings, str(program.__file__), "run", str(path), "--json"),
-        env=_environment(), capture_output=True, text=True, check=False, timeout=300,
+        env=_environment(), capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {"job": "keep", "batches": 1, "rows": 100}
@@ -108,7 +108,7 @@ def test_spark_connect_publishes_and_reads(broker: Broker, dsn: str, tmp_path: P
     with _server(tmp_path / "server.log") as remote:
         done = subprocess.run(
             [sys.executable, "-c", _CONNECT, broker.dsn, *names, remote],
-            capture_output=True, text=True, check=False, timeout=300,
+            capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == [

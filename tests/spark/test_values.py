@@ -135,8 +135,7 @@ def test_a_stream_puts_misfits_into_the_exception_queue_and_goes_on(
     assert len(rows(broker.connection, query, [s])) == len(UNFIT)
     rows(broker.connection, "select pgps.retry_exception(%s, subscription => %s)", [t, s])
     as_text = "n int, x string, p string, d string, ts string, tz string, a string, event_id bigint"
-    reader = spark.readStream.format("pgps").option("dsn", broker.dsn).option("subscription", s).schema(as_text)
-    again = _run(reader.load(), tmp_path / "checkpoint")
+    again = _run(broker.stream(spark, s, as_text), tmp_path / "checkpoint")
     assert sorted(row.n for row in again) == list(range(1, len(UNFIT) + 1))
     assert {row.n: row.x for row in again}[1] == "1000000000000000000000000000000"
     assert rows(broker.connection, query, [s]) == []

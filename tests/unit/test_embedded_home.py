@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from pgps.embedded import EmbeddedCluster, layout, process
 from pgps.errors import EmbeddedError, StartFailed
 from tests.fix_broker import value
+from tests.fix_db import wait_until
 
 _HOLD = "import sys, time, filelock\nwith filelock.FileLock(sys.argv[1]):\n    print(flush=True)\n    time.sleep(60)\n"
 
@@ -112,20 +115,38 @@ def test_a_postmaster_is_known_by_its_directory_whatever_that_is_called(tmp_path
             child.kill()
 
 
-def test_a_server_that_recovers_for_long_is_left_to_it(cluster: EmbeddedCluster) -> None:
+def test_a_server_that_recovers_for_long_is_left_to_it(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.start().stop()
-    slow = EmbeddedCluster(cluster.name, settings={"restore_command": "sleep 1; false", "archive_mode": "off"})
-    signal_file = cluster.directory / "data" / "recovery.signal"
-    signal_file.touch()
-    process.server_user().own(signal_file)
-    with pytest.raises(StartFailed, match="goes on starting") as raised:
-        slow.start(timeout=1.0)
+    # It recovers for as long as this file is there.
+    held = cluster.directory / "data" / "held"
+    command = f"while test -e {held}; do sleep 0.1; done; false"
+    slow = EmbeddedCluster(cluster.name, settings={"restore_command": command, "archive_mode": "off"})
+    for path in (cluster.directory / "data" / "recovery.signal", held):
+        path.touch()
+        process.server_user().own(path)
+    run_as = process.run_as
+
+    def begins(*arguments: Any, **named: Any) -> subprocess.CompletedProcess[str]:
+        """On a busy machine the server may not even have begun when pg_ctl gives up."""
+        done = run_as(*arguments, **named)
+        wait_until(lambda: slow.pid is not None, what="the server begins")
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "run_as", begins)
+        with pytest.raises(StartFailed, match="goes on starting") as raised:
+            slow.start(timeout=1.0)
     assert "--timeout" in str(raised.value.hint)
     pid = slow.pid
     assert pid is not None
     with pytest.raises(StartFailed, match="goes on starting"):
         slow.start(timeout=0.01)
+    end = threading.Timer(0.2, held.unlink)
+    end.start()
     assert slow.start().pid == pid
+    end.join()
     assert ask(slow.dsn(), "select 1") == "1"
 
 

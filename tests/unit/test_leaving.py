@@ -12,12 +12,12 @@ from pgps_worker.links.together import leave
 
 async def _left(count: int, *, at_once: bool, again: bool) -> tuple[list[asyncio.Task[None]], asyncio.Task[None]]:
     """Return tasks that go on until they are cancelled, and the one that has left them."""
-    tasks = [asyncio.create_task(asyncio.sleep(60), name=f"part-{number}") for number in range(count)]
+    tasks = [asyncio.create_task(asyncio.sleep(3600), name=f"part-{number}") for number in range(count)]
     leaving = asyncio.create_task(leave(tasks, at_once=at_once))
     await asyncio.sleep(0.01)
     if again:
         leaving.cancel()
-    await asyncio.wait([leaving], timeout=5)
+    await asyncio.wait([leaving], timeout=60)
     return tasks, leaving
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,7 +22,7 @@ from pgps.errors import StartFailed
 from tests.chaos.kills import count
 from tests.chaos.kills.members import CHECKPOINT, SCHEMA, Members
 from tests.chaos.kills.senders import ORDERINGS, Sender
-from tests.chaos.kills.story import Outcome, fails
+from tests.chaos.kills.story import Outcome, fails, kill_one
 from tests.fix_broker import call, rows, value
 from tests.fix_db import wait_until
 from tests.fix_spools import pattern_call
@@ -48,7 +46,7 @@ PATTERNS: tuple[dict[str, Any], ...] = (
     {"spooled_ago": ["1 hour", "1 second"]},
 )
 DISCARDS: tuple[dict[str, Any], ...] = ({"keys": {"who": [1, 2]}}, {"keywords": ["even"]}, {})
-STILL, BOUND = 20.0, 180.0
+STILL, BOUND = 60.0, 180.0
 
 
 def furnish(connection: psycopg.Connection) -> None:
@@ -206,8 +204,7 @@ class Story:
 
     def _kill_session(self) -> str:
         """Kill a session's process: the server restarts all, since shared memory may be damaged."""
-        pid, what = self._victim()
-        os.kill(pid, signal.SIGKILL)
+        what = kill_one(self._victim)
         wait_until(lambda: fails(lambda: self.broker.admin.execute("select")), what="the end of the old session")
         self._reopen()
         return f"session: {what}"

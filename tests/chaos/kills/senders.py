@@ -58,7 +58,7 @@ class Sender(threading.Thread):
         """Spool until it is told to end; after an error go on in a new session."""
         while not self.ending.is_set():
             try:
-                with psycopg.connect(self.dsn, options="-c statement_timeout=20s", autocommit=True) as session:
+                with psycopg.connect(self.dsn, options="-c statement_timeout=60s", autocommit=True) as session:
                     while not self.ending.is_set():
                         self._transaction(session)
                         time.sleep(self.chance.random() * self.pause)  # the rate of the load

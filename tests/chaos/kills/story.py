@@ -28,7 +28,7 @@ from tests.links.storm.script import FILTERS
 from tests.links.storm.traffic import BASE_TYPES, Publishers, open_session, read_journal
 from tests.links.storm.truth import Finding, Subscription, Truth
 
-STILL = 20.0
+STILL = 60.0
 BOUND = 180.0
 
 CALLED = {"called": ("tick", "any"), "called_lane": ("tick", "odd3")}
@@ -205,17 +205,20 @@ class Story:
 
         wait_until(started, what="the server starts")
 
-    def _kill_session(self) -> str:
-        """Kill a session's process: the server restarts all, since shared memory may be damaged."""
+    def _victim(self) -> tuple[int, str]:
         query = """
             select pid, application_name, state from pg_stat_activity
             where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
             order by application_name, pid
             """
         pid, name, state = self.chance.choice(rows(self.member.admin, query))
-        os.kill(pid, signal.SIGKILL)
+        return pid, f"{name or 'of a client'}, {state}"
+
+    def _kill_session(self) -> str:
+        """Kill a session's process: the server restarts all, since shared memory may be damaged."""
+        what = kill_one(self._victim)
         self._reopen(lambda: self.member.admin.execute("select"))
-        return f"session {name or 'of a client'}, {state}"
+        return f"session {what}"
 
     def _kill_worker(self) -> str:
         self.crew.kill("a")
@@ -287,6 +290,18 @@ class Story:
         kinds = {n: event.type for n, event in self.truth.events.items()}
         apart = [[n for n in one.got if kinds.get(n) == kind] for kind in BASE_TYPES]
         return not any(self.truth.disorder_of_producers(one, ns) for ns in apart)
+
+
+def kill_one(victim: Callable[[], tuple[int, str]]) -> str:
+    """Kill the process of a session that is chosen, and return what it was.
+
+    It may have ended by itself since it was chosen: then another one is.
+    """
+    while True:
+        pid, what = victim()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            return what
 
 
 def fails(action: Callable[[], object]) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from tests.fix_broker import call, column, endpoint, make_type, meanwhile, publish, receive, refused, rows, value
 from tests.fix_clients import Client
 from tests.fix_db import Connect, notifications, wait_until
+from tests.sql.clients.gone import hang_up
 
 Name = Callable[..., str]
 
@@ -40,7 +41,9 @@ def test_an_administrator_who_is_no_superuser_sees_who_is_connected(
     wait_until(lambda: rows(watcher, connected, [client.name]) == [(False,)])
 
 
-def test_a_session_ends_cleanly_or_not_and_the_next_one_is_told(connect: Connect, client: Client, tick: str) -> None:
+def test_a_session_ends_cleanly_or_not_and_the_next_one_is_told(
+    admin: psycopg.Connection, connect: Connect, client: Client, tick: str
+) -> None:
     assert client.before is not None
     assert [client.before[key] for key in ("disconnected", "previous_at", "last_received_event")] == [None] * 3
     client.call("disconnect_client")
@@ -49,7 +52,7 @@ def test_a_session_ends_cleanly_or_not_and_the_next_one_is_told(connect: Connect
     again = Client(client.connection, client.name)
     assert again.before is not None
     assert again.before["disconnected"] is True
-    client.connection.close()
+    hang_up(client, admin)
     third = Client(connect(), client.name)
     assert third.before is not None
     assert third.before["disconnected"] is False
@@ -91,7 +94,7 @@ def test_registrations_outlive_the_session_and_begin_when_they_are_made(
     publish(admin, tick, 1)
     client.register(tick)
     publish(admin, tick, 2)
-    client.connection.close()
+    hang_up(client, admin)
     publish(admin, tick, 3)
     dispatch(admin)
     client = Client(connect(), client.name)
@@ -180,7 +183,7 @@ def test_the_last_occurrence_comes_again_until_it_is_completed(
     assert first is not None
     assert (first["numbers"], first["tuples"], first["attempt"], first["event_type"]) == ([1, 2], 2, 1, tick)
     assert first["last_event_id"] > first["event_id"]
-    client.connection.close()
+    hang_up(client, admin)
     client = Client(connect(), client.name)
     assert client.before is not None
     assert client.before["last_received_event"] == first["event_id"]
@@ -256,7 +259,7 @@ def test_a_checkpoint_is_stored_with_what_it_belongs_to(
     client.connection.autocommit = True
     for large in (b"\x00\xff" * 5000, b"\x01" * 20_000_000, b"small"):
         client.call("commit_event", large)
-        client.connection.close()
+        hang_up(client, admin)
         client = Client(connect(), client.name)
         assert client.before is not None
         assert client.before["event_checkpoint"] == large

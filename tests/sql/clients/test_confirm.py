@@ -52,7 +52,7 @@ def test_immediate_events_are_confirmed_when_their_transaction_has_ended(
     assert value(admin, "select open from pgps.confirm_events where confirming = %s", [pair[1]]) == 4
     sessions[0].commit()
     sessions[1].rollback()
-    rows(admin, "select pg_terminate_backend(%s, 5000)", [sessions[2].info.backend_pid])
+    rows(admin, "select pg_terminate_backend(%s, 60000)", [sessions[2].info.backend_pid])
     publish(admin, pair[0], 5)
     known = {0: [True], 10: [True], 1: [False], 11: [False], 2: [False], 12: [False], 5: [True]}
     assert outcomes(admin, pair) == known

@@ -12,6 +12,7 @@ import pytest
 from tests.fix_broker import call, column, endpoint, make_type, publish, refused, rows, value
 from tests.fix_clients import Client
 from tests.fix_db import Connect, notifications
+from tests.sql.clients.gone import hang_up
 
 Name = Callable[..., str]
 MODES = ["direct", "queued"]
@@ -69,7 +70,7 @@ def test_deferred_comes_when_the_transaction_commits_and_never_when_it_does_not(
     raise_event(session, tick, 2, visibility="deferred")
     session.rollback()
     raise_event(session, tick, 3, visibility="deferred")
-    rows(admin, "select pg_terminate_backend(%s, 5000)", [session.info.backend_pid])
+    rows(admin, "select pg_terminate_backend(%s, 60000)", [session.info.backend_pid])
     raise_event(admin, tick, 4)
     assert came(admin, client, mode) == [4]
     assert value(admin, "select style from pgps.registrations where client = %s", [client.name]) == style
@@ -90,7 +91,7 @@ def test_immediate_comes_at_once_whatever_becomes_of_the_transaction(
     raise_event(session, tick, 2, visibility="immediate")
     session.rollback()
     raise_event(session, tick, 3, visibility="immediate")
-    rows(admin, "select pg_terminate_backend(%s, 5000)", [session.info.backend_pid])
+    rows(admin, "select pg_terminate_backend(%s, 60000)", [session.info.backend_pid])
     assert came(admin, client, mode) == [2, 3]
 
 
@@ -332,7 +333,7 @@ def test_handler_any_prefers_a_client_that_is_connected(
     admin: psycopg.Connection, tick: str, clients: Callable[..., list[Client]]
 ) -> None:
     away, direct, queued = clients(tick, "queued", "direct", "queued")
-    away.connection.close()
+    hang_up(away, admin)
     for number in range(20):
         raise_event(admin, tick, number, handler="any")
     rows(admin, "select pgps.dispatch()")

@@ -10,6 +10,7 @@ import pytest
 from tests.fix_broker import call, column, refused, rows, value
 from tests.fix_clients import Client
 from tests.fix_db import Connect
+from tests.sql.clients.gone import hang_up
 
 Name = Callable[..., str]
 
@@ -125,7 +126,7 @@ def test_a_reply_comes_again_until_it_is_completed_and_the_checkpoint_with_it(
     client.reply()
     with refused("55006", "the reply to request 1"):
         client.call("disconnect_client")
-    client.connection.close()
+    hang_up(client, worker)
     client = Client(connect(dsn=own_database), "client")
     assert client.before is not None
     ids = [client.before[f"last_{what}_request"] for what in ("sent", "received", "committed")]

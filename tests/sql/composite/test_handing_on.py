@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, make_type, numbers, publish, rows, value
+from tests.sql.dispatch.asleep import sleep_on
 
 if TYPE_CHECKING:
     from tests.fix_db import Connect
@@ -25,6 +26,7 @@ class Stage:
         call(self.leader, "create_composite_event", "each", "a", attributes="n int = a.n")
         call(self.leader, "subscribe", "s", "each")
         assert value(self.leader, "select pgps.try_lead()")
+        sleep_on(self.leader)
         rows(self.ear, "listen pgps_dispatch")
         rows(self.detector, "set pgps.dispatches = itself")
 

@@ -42,7 +42,7 @@ def test_what_is_detected_from_other_types_goes_on(connect: Connect, own_databas
         rows(admin, "select pgps.dispatch()")
         wait_until(lambda: found(detector, "free") == [2, 3])
         # It is known, so that nobody waits again, for the lock or for a timer.
-        rows(detector, "set lock_timeout = '20s'; set statement_timeout = '10s'")
+        rows(detector, "set lock_timeout = '2min'; set statement_timeout = '1min'")
         assert value(detector, f"select pgps.detect(shared => {shared})") == 0
         assert value(admin, "select last_error from pgps.composite_events where name = 'from_held'").startswith(
             "it waits"
@@ -57,6 +57,8 @@ def test_a_timer_of_what_waits_keeps_nobody_busy(connect: Connect, own_database:
     assert value(admin, "select pgps.try_lead()")
     make_type(admin, "held", "n integer not null")
     call(admin, "create_composite_event", "silence", "not(held)[held r, + '1 minute']")
+    # The minute passes when it is to.
+    clock.set(clock.now())
     publish(admin, "held", 1)
     rows(admin, "select pgps.dispatch()")
     rows(detector, "select pgps.detect(); set lock_timeout = '200ms'")

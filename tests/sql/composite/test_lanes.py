@@ -76,4 +76,4 @@ def test_whoever_detects_is_woken_when_the_lane_has_gone_on(broker: psycopg.Conn
     with connect(dsn=broker.info.dsn) as listening:
         listening.execute("listen pgps_composite")
         rows(broker, "call pgps.run_lanes()")
-        assert [told.channel for told in listening.notifies(timeout=10, stop_after=1)] == ["pgps_composite"]
+        assert [told.channel for told in listening.notifies(timeout=60, stop_after=1)] == ["pgps_composite"]

@@ -120,6 +120,8 @@ def test_what_a_session_leaves_goes_to_the_others_where_it_was(stage: Stage) -> 
 
 def test_what_a_session_does_not_do_in_time_another_one_does(stage: Stage, clock: Clock) -> None:
     one, _ = stage.seated(2)
+    # Until it is to be late.
+    clock.set(clock.now())
     stage.publish("a", 1)
     stage.publish("b", 11)
     rows(one, SHARED)

@@ -203,6 +203,7 @@ def test_who_lost_a_lease_settles_nothing_by_a_later_event(
 def test_who_loses_a_lease_while_it_acknowledges_settles_nothing_by_a_later_event(
     admin: psycopg.Connection, connect: Connect, shared: str, clock: Clock
 ) -> None:
+    clock.set(clock.now())
     mine = _receive(admin, shared, 6, "a")
     lease = value(admin, "select extract(epoch from value::interval) from pgps_internal.setting where name = 'lease'")
     clock.advance(f"{lease - 1} seconds 500 milliseconds")

@@ -20,6 +20,7 @@ def test_a_lease_that_ran_out_goes_to_another_and_the_first_cannot_settle_it(
     made = name()
     make_type(admin, made, handler="any")
     call(admin, "subscribe", made, made)
+    clock.set(clock.now())
     ready(admin, made, 1)
     event = ids(admin, made)[0]
     other = connect()

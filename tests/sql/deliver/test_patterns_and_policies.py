@@ -20,7 +20,7 @@ from tests.fix_broker import (
     take_as,
     value,
 )
-from tests.fix_db import Connect
+from tests.fix_db import Connect, wait_until
 
 Name = Callable[..., str]
 
@@ -171,8 +171,18 @@ def test_what_is_left_out_is_not_looked_for_event_by_event(
         assert value(connection, "select count(*) from pgps.receive(%s, 100000)", [subscription]) == events
         return time.perf_counter() - before
 
-    # On a busy machine one of several comparisons is enough.
-    for connection, subscription, events in ((admin, "all", 60001), (session, "shown", 59999)):
-        assert any(seconds(connection, subscription, events) < 5 * seconds(admin, "plain", 60000) for _ in range(3)), (
-            subscription
-        )
+    plain: list[float] = []
+
+    def compare(connection: psycopg.Connection, subscription: str, events: int) -> None:
+        taken: list[float] = []
+
+        def is_quick() -> bool:
+            # The shortest times: what a busy machine adds counts for neither.
+            taken.append(seconds(connection, subscription, events))
+            plain.append(seconds(admin, "plain", 60000))
+            return min(taken) < 5 * min(plain)
+
+        wait_until(is_quick, what=f"{subscription} takes no more than five times as long")
+
+    compare(admin, "all", 60001)
+    compare(session, "shown", 59999)

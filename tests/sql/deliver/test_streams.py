@@ -201,7 +201,7 @@ def test_a_load_is_published_though_a_lost_task_still_copies(
     rows(admin, f"insert into {table} (n, pgps_part) values (1, 'a')")
     lost = connect(autocommit=False)
     rows(lost, f"insert into {table} (n, pgps_part) values (1, 'lost')")
-    rows(admin, "set statement_timeout = '5s'")
+    rows(admin, "set statement_timeout = '60s'")
     try:
         publish_load = "select pgps.publish_load(%s, %s, '{a}', '{n}', 'job', 1, 1)"
         assert value(admin, publish_load, [t, load]) == 1

@@ -74,7 +74,7 @@ def test_who_alters_or_drops_a_type_and_does_not_commit_holds_up_no_other(
         assert "in a transaction that is open" in held[1]
         assert "goes on by itself" in held[2]
         # It is not waited for again.
-        rows(scene.dispatcher, "set lock_timeout = '20s'; set statement_timeout = '10s'")
+        rows(scene.dispatcher, "set lock_timeout = '2min'; set statement_timeout = '1min'")
         publish(scene.admin, "free", 4)
         scene.dispatch()
         assert scene.has("free") == [3, 4]
@@ -217,6 +217,7 @@ def test_a_table_of_a_policy_that_stays_locked_is_tried_ever_less_often(
     scene = make("hand")
     own = subscribed_with_policy(scene, connect(role("reader"), dsn=own_database))
     publish(scene.admin, "held", 1)
+    clock.set(clock.now())
     with connect(dsn=own_database, autocommit=False) as session:
         rows(session, "lock table public.secrets in access exclusive mode")
         for pause in ("0", "0", "11 seconds", "21 seconds"):
@@ -224,7 +225,7 @@ def test_a_table_of_a_policy_that_stays_locked_is_tried_ever_less_often(
             # It is tried, which the limit ends.
             scene.dispatch()
             # Now it is left alone: nobody waits.
-            rows(scene.dispatcher, "set lock_timeout = '20s'; set statement_timeout = '10s'")
+            rows(scene.dispatcher, "set lock_timeout = '2min'; set statement_timeout = '1min'")
             if pause != "0":
                 publish(scene.admin, "free", 1)
                 scene.dispatch()

@@ -220,14 +220,12 @@ def test_a_type_that_is_set_aside_can_be_dropped(pair: Pair) -> None:
     assert value(pair.admin, "select count(*) from pgps_internal.set_aside") == 0
 
 
-def test_only_an_administrator_resumes_a_type(pair: Pair, connect: Connect, own_database: str) -> None:
+def test_only_an_administrator_resumes_a_type(
+    pair: Pair, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
     call(pair.admin, "resume_event_type", pair.good)
-    rows(pair.admin, "create role plain_one login")
-    try:
-        with refused("42501"):
-            call(connect("plain_one", dsn=own_database), "resume_event_type", pair.good)
-    finally:
-        rows(pair.admin, "drop role plain_one")
+    with refused("42501"):
+        call(connect(role("plain"), dsn=own_database), "resume_event_type", pair.good)
     with refused("42704", "nosuch"):
         call(pair.admin, "resume_event_type", "nosuch")
 

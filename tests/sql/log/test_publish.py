@@ -9,20 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.fix_broker import (
-    call,
-    column,
-    endpoint,
-    make_type,
-    meanwhile,
-    numbers,
-    publish,
-    refused,
-    rows,
-    take,
-    value,
-)
+from tests.fix_broker import call, column, endpoint, make_type, meanwhile, numbers, publish, refused, rows, take, value
 from tests.fix_db import Connect, notifications
+from tests.sql.dispatch.asleep import sleep_on
 
 Name = Callable[..., str]
 
@@ -146,6 +135,7 @@ def test_a_sleeping_dispatcher_is_told_at_commit_and_a_waking_one_is_not(
     # Nobody leads: whoever begins to, looks first.
     assert notifications(dispatcher) == []
     assert value(dispatcher, "select pgps.try_lead()")
+    sleep_on(dispatcher)
     publish(publisher, tick, 1)
     assert notifications(dispatcher) == []
     publisher.rollback()

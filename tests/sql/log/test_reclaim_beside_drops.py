@@ -12,8 +12,8 @@ from tests.fix_db import Connect, lock_waiters, wait_until
 from tests.sql.log.test_reclaim import LATER, kept, roll
 
 PATIENT = """
-    alter function pgps_internal.reclaim_log(pgps_internal.event_type) set lock_timeout = '20s';
-    alter function pgps_internal.reclaim_rows_of(pgps_internal.event_type) set lock_timeout = '20s'
+    alter function pgps_internal.reclaim_log(pgps_internal.event_type) set lock_timeout = '60s';
+    alter function pgps_internal.reclaim_rows_of(pgps_internal.event_type) set lock_timeout = '60s'
 """
 """So that reclaim is still there when the other session goes on."""
 
@@ -42,7 +42,7 @@ def broker(own_database: str, connect: Connect) -> psycopg.Connection:
 def reclaimer(broker: psycopg.Connection, own_database: str, connect: Connect) -> psycopg.Connection:
     """A session that reclaims; it raises what it is warned of, and may not wait for long."""
     connection = connect(dsn=own_database)
-    rows(connection, "set statement_timeout = '30s'")
+    rows(connection, "set statement_timeout = '90s'")
     return connection
 
 

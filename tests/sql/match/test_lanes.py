@@ -58,7 +58,7 @@ def test_a_lane_that_another_session_has_is_left_to_it(
     blocker, other = connect(dsn=own_database, autocommit=False), connect(dsn=own_database)
     rows(blocker, "select pg_advisory_xact_lock(4711)")
     with meanwhile(broker, other, lambda: rows(other, "call pgps.run_lanes()")):
-        rows(broker, "set statement_timeout = '5s'")
+        rows(broker, "set statement_timeout = '60s'")
         assert call(broker, "dispatch") == 0
         run_lanes(broker)
         assert numbers(broker, "lane") == []
@@ -126,7 +126,7 @@ def test_the_lane_waits_for_an_open_transaction_of_its_owner_and_then_goes_on(
     call(broker, "subscribe", "pattern", "p*", "public.good(n)")
     session = connect(dsn=own_database, autocommit=False)
     call(session, "subscribe", "more", "pa", "public.good(n + 1)")
-    rows(broker, "set statement_timeout = '5s'")
+    rows(broker, "set statement_timeout = '60s'")
     make_type(broker, "pc")
     publish(broker, "pc", 1)
     publish(broker, "pa", 2)
@@ -148,7 +148,7 @@ def test_a_start_in_the_past_holds_up_no_dispatch_and_misses_nothing(
     session = connect(dsn=own_database, autocommit=False)
     call(session, "subscribe", "past", "pa", text or None, start="earliest")
     assert numbers(session, "past") == ([2] if text else [1, 2])
-    rows(broker, "set statement_timeout = '5s'")
+    rows(broker, "set statement_timeout = '60s'")
     publish(broker, "pa", 3)
     assert call(broker, "dispatch") == 1
     assert take_only(broker, "keeps") == [1, 2, 3]
@@ -250,7 +250,7 @@ def test_who_drops_or_pauses_a_subscription_in_an_open_transaction_holds_up_no_d
     call(session, step, "shared")
     call(session, step, "raises")
     publish(broker, "pa", 1, 2)
-    rows(broker, "set statement_timeout = '5s'")
+    rows(broker, "set statement_timeout = '60s'")
     assert call(broker, "dispatch") == 2
     assert take_only(broker, "safe") == [1, 2]
     session.commit()

@@ -116,6 +116,9 @@ def test_two_who_wait_for_each_other_are_told_so(connect: Connect, admin: psycop
     make_type(admin, first)
     make_type(admin, second)
     changer, publisher = connect(autocommit=False), connect(autocommit=False)
+    # It would find the deadlock itself, if it looked while the other is in one of its short tries.
+    rows(publisher, "set deadlock_timeout = '1min'")
+    publisher.commit()
     call(changer, "alter_event_type", first, "m integer")
     publish(publisher, second, 1)
     with running(publisher, f"insert into {endpoint(first)} (n) values (1)") as ended:

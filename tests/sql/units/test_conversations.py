@@ -20,6 +20,22 @@ def received(party: Party, which: str = "any", **named: Any) -> tuple[str, str, 
     return None if row is None else (bytes(row["message"]).decode(), row["status"], row["number"])
 
 
+def logged_on(party: Callable[..., Party], token: str) -> Party:
+    """Log a party on again as soon as the server has noticed that its connection is closed."""
+    again: list[Party] = []
+
+    def is_logged_on() -> bool:
+        try:
+            again.append(party(token))
+        except errors.ObjectInUse:
+            return False
+        return True
+
+    wait_until(is_logged_on, what=f"{token} is logged on")
+    (later,) = again
+    return later
+
+
 def test_a_unit_of_work_is_received_message_by_message(broker: psycopg.Connection, party: Callable[..., Party]) -> None:
     client, server = party("c"), party("s").serve(SERVICE)
     sent = client.request(SERVICE, "1", "2", "3", user_status="new")
@@ -141,7 +157,7 @@ def test_a_conversation_is_bound_once_its_first_unit_is_committed(
         assert two.receive("new") is None
         two.sync("backout")
     two.connection.close()
-    again = party("two")
+    again = logged_on(party, "two")
     assert again.text("any") == "2"
     again.sync("commit")
 
@@ -354,17 +370,7 @@ def test_last_is_the_newest_unit_of_the_token(broker: psycopg.Connection, party:
     server.sync("commit")
     client.connection.close()
     # The second left no trace; the first is found by a later session, too.
-    again: list[Party] = []
-
-    def is_logged_on() -> bool:
-        try:
-            again.append(party("c"))
-        except errors.ObjectInUse:
-            return False
-        return True
-
-    wait_until(is_logged_on)
-    (later,) = again
+    later = logged_on(party, "c")
     last = later.sync("last")
     assert (last["uow_id"], last["status"]) == (one["uow_id"], "PROCESSED")
     assert (last["class"], last["server"], last["service"]) == tuple(SERVICE.split("/"))

@@ -1,4 +1,7 @@
-"""A unit that is over before the transaction of its SYNCPOINT is committed is TIMEOUT, and nothing else afterwards."""
+"""A unit that is over before the transaction of its SYNCPOINT is committed is TIMEOUT, and nothing else afterwards.
+
+The clock stands, so that nothing is over before it is to be, however long a test takes.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ def _written(broker: psycopg.Connection) -> None:
 def test_a_commit_that_comes_too_late_is_refused(
     broker: psycopg.Connection, party: Callable[..., Party], clock: Clock, option: str, received: str
 ) -> None:
+    clock.set(clock.now())
     client, server = party("c"), party("s").serve(SERVICE)
     sent = client.request(SERVICE, "1", lifetime="1 minute", status_lifetime=9)
     if received == "before":
@@ -53,6 +57,7 @@ def test_a_commit_that_comes_too_late_is_refused(
 
 
 def test_a_sender_that_cancels_too_late_is_refused(party: Callable[..., Party], clock: Clock) -> None:
+    clock.set(clock.now())
     client = party("c")
     sent = client.request(SERVICE, "1", lifetime="1 minute", status_lifetime=9)
     rows(client.connection, "begin")
@@ -64,6 +69,7 @@ def test_a_sender_that_cancels_too_late_is_refused(party: Callable[..., Party], 
 
 
 def test_what_is_taken_back_does_not_count(party: Callable[..., Party], clock: Clock) -> None:
+    clock.set(clock.now())
     client, server = party("c"), party("s").serve(SERVICE)
     client.request(SERVICE, "1", lifetime="1 minute", status_lifetime=9)
     assert server.text("new") == "1"
@@ -74,6 +80,7 @@ def test_what_is_taken_back_does_not_count(party: Callable[..., Party], clock: C
 
 
 def test_messages_that_belong_to_no_unit_are_consumed_by_receiving(party: Callable[..., Party], clock: Clock) -> None:
+    clock.set(clock.now())
     client, server = party("c"), party("s").serve(SERVICE)
     client.send("1", to_service=SERVICE, option="msg", lifetime="1 minute")
     with server.connection.transaction():

@@ -30,7 +30,7 @@ def refuse(client: Party, server: Party, uow_id: str, clock: Clock) -> None:
 
 def time_out(client: Party, server: Party, uow_id: str, clock: Clock) -> None:
     """Let its lifetime end."""
-    clock.advance("2 minutes")
+    clock.advance("2 hours")
 
 
 ENDS = [cancel, refuse, time_out]
@@ -47,7 +47,7 @@ def test_a_conversation_keeps_its_place_when_its_first_unit_is_over(
     for n in range(20):
         client.send(f"before {n}", to_service=SERVICE, option="commit")
     assert len(serve_all(server)) == 20
-    first = client.send("1", to_service=SERVICE, option="commit", lifetime="1 minute")
+    first = client.send("1", to_service=SERVICE, option="commit", lifetime="1 hour")
     if is_over_before:
         end(client, server, first["uow_id"], clock)
     waiting = [client.request(SERVICE, f"other {n}")["conversation"] for n in range(30)]
