@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import json
@@ -235,7 +236,9 @@ def _left(home: Path) -> list[str]:
 
 def _worker_of(pid: int) -> int:
     for process in Path("/proc").glob("[0-9]*"):
-        with_parent = (process / "stat").read_text(errors="replace") if (process / "stat").exists() else ""
-        if with_parent.rpartition(")")[2].split()[1:2] == [str(pid)]:
-            return int(process.name)
+        # Any of them may end at any time.
+        with contextlib.suppress(OSError):
+            with_parent = (process / "stat").read_text(errors="replace")
+            if with_parent.rpartition(")")[2].split()[1:2] == [str(pid)]:
+                return int(process.name)
     pytest.fail(f"process {pid} has no worker ({os.getpid()})")

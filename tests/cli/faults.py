@@ -265,9 +265,9 @@ FAULTS = [
     ),
     Fault(
         "statements end early",
-        _sql("alter database postgres set statement_timeout = '2s'"),
+        _sql("alter database postgres set statement_timeout = '29s'"),
         "timeouts",
-        "statement_timeout of database postgres is 2.0 s",
+        "statement_timeout of database postgres is 29 s",
         unlogged=SERVER,
     ),
     Fault(

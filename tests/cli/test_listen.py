@@ -38,11 +38,11 @@ def numbers(lines: list[dict[str, dict[str, int]]]) -> list[int]:
     return [line["payload"]["n"] for line in lines]
 
 
-def start(dsn: str, *arguments: str) -> subprocess.Popen[str]:
+def start(dsn: str, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "pgps.cli", "listen", *arguments],
         env={**os.environ, "PGPS_DSN": dsn},
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -133,8 +133,9 @@ def test_a_waiting_listener_is_woken(
 def test_what_nobody_reads_is_not_acknowledged(
     pgps: Pgps, waiting: tuple[str, str], dsn: str, admin: psycopg.Connection
 ) -> None:
-    with start(dsn, waiting[1], "--timeout", "0") as listener:
-        assert listener.stdout is not None
-        listener.stdout.close()  # before anything can be written
+    reading, writing = os.pipe()
+    os.close(reading)  # before it starts, so before anything can be written
+    with start(dsn, waiting[1], "--timeout", "0", stdout=writing) as listener:
+        os.close(writing)
         assert listener.wait(timeout=60) != 0
     assert pgps("sub", "show", waiting[1], "--json").json["depth"] == 5

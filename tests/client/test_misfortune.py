@@ -100,6 +100,8 @@ def test_a_checkpoint_of_100_mb_and_a_reply_of_a_million_rows(own_database: str,
         me.commit_receive(checkpoint=state)
         with pytest.raises(errors.LimitExceeded):
             me.commit_receive(checkpoint=state + b"!")
+    connected = "select count(*) from pgps.clients where connected"
+    wait_until(lambda: value(admin, connected) == 0, what="its server process has ended, too")
     with Client(own_database) as client, client.identify("c") as me:
         assert me.state.reply_checkpoint == state
 

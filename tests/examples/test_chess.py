@@ -17,6 +17,8 @@ from pgps_chess.match import EachStepOnce, Match, Mishap, Mishaps, Seeded
 from pgps_chess.record import GAMES, RecordError, next_move, position, read_record
 from pgps_chess.setup import SERVICE, prepare, score_sheet
 
+# A match is dozens of programs, one after the other.
+pytestmark = pytest.mark.timeout(300)
 Begin = Callable[..., Match]
 
 
@@ -99,16 +101,16 @@ def test_who_is_started_too_early_finds_why_and_goes(begin: Begin, own_cluster: 
     match = begin()
     assert match.start("black") == "nothing there"
     assert match.start("white") == "moved e4"
-    assert match.start("white") == "ACCEPTED"
+    assert _eventually(match, "white") == "ACCEPTED"
     with match.program("black") as thinking:
         _go_up_to(thinking, 11)
-        assert match.start("white") == "DELIVERED"
+        assert _eventually(match, "white") == "DELIVERED"
         thinking.kill()
     assert _eventually(match, "black") == "moved e5"
-    assert match.start("black") == "ACCEPTED"
+    assert _eventually(match, "black") == "ACCEPTED"
     with match.program("white") as thinking:
         _go_up_to(thinking, 10)
-        assert match.start("black") == "DELIVERED"
+        assert _eventually(match, "black") == "DELIVERED"
         thinking.kill()
     assert _eventually(match, "white") == "moved Nf3"
 
@@ -117,14 +119,12 @@ def test_who_is_started_too_early_finds_why_and_goes(begin: Begin, own_cluster: 
 def test_a_move_that_nobody_receives_in_time(begin: Begin, own_cluster: EmbeddedCluster, last: str, moves: int) -> None:
     match = begin()
     for number in range(moves):
-        done = match.start("black" if number % 2 else "white")
-        assert done is not None
-        assert done.startswith("moved")
+        assert _eventually(match, "black" if number % 2 else "white").startswith("moved")
     with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
         clock = Clock(connection)
         clock.advance("8 days")
-        assert match.start(last) == "TIMEOUT"
-        assert match.start(last) == "TIMEOUT"
+        assert _eventually(match, last) == "TIMEOUT"
+        assert _eventually(match, last) == "TIMEOUT"
     assert score_sheet(match.dsn_of, last) == read_record("legal")[:moves]
 
 
@@ -134,7 +134,7 @@ def test_a_move_that_is_not_legal_is_refused(begin: Begin) -> None:
         white.send("Ke2", service=SERVICE, option="commit")
     with pytest.raises(RuntimeError, match="black has ended with exit status 1"):
         match.start("black")
-    assert match.start("white") == "CANCELLED"
+    assert _eventually(match, "white") == "CANCELLED"
     assert score_sheet(match.dsn_of, "black") == []
 
 

@@ -9,19 +9,45 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.fix_broker import value
+from tests.fix_db import Connect, wait_until
 from tests.fix_server import Server
 from tests.fix_worker import Workers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHARDED = EXAMPLES / "sharded_accounts.py"
+POLLING = EXAMPLES / "polling_client.py"
 
 
 @pytest.mark.parametrize(
-    "path", sorted(set(EXAMPLES.glob("*.py")) - {EXAMPLES / "broker.py", SHARDED}), ids=lambda path: path.stem
+    "path", sorted(set(EXAMPLES.glob("*.py")) - {EXAMPLES / "broker.py", SHARDED, POLLING}), ids=lambda path: path.stem
 )
 def test_an_example_runs(path: Path, own_database: str, workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
     workers(own_database)
     _loaded(path).main(own_database)
+    assert capsys.readouterr().out, "it tells what it does"
+
+
+def test_a_client_that_polls_crashes_and_begins_again(
+    own_database: str, connect: Connect, workers: Workers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It leaves when nothing has come for a second, and begins again at once."""
+    workers(own_database)
+    admin = connect(dsn=own_database)
+    example = _loaded(POLLING)
+    run = example.run
+    ready = """
+        select (select coalesce(sum(waiting), 0) = 0 from pgps.activity)
+            and not exists (select from pgps.clients where connected)
+    """
+
+    def run_when_ready(dsn: str, **named: Any) -> Any:
+        # On a busy machine the worker may need longer than it waits, and the server to notice that it has gone.
+        wait_until(lambda: value(admin, ready), what="all is dispatched, and the client before has gone")
+        return run(dsn, **named)
+
+    example.run = run_when_ready
+    example.main(own_database)
     assert capsys.readouterr().out, "it tells what it does"
 
 

@@ -46,6 +46,11 @@ def test_requests_are_executed_with_the_rights_of_who_sent_them_and_none_holds_u
     call(admin, "configure", "request_timeout", "1 second")
     workers(own_database, "--concurrency", "2")
     alice.call("send_request", "select pg_sleep(100)")
+    asleep = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'"
+    state = "select state from pgps.requests"
+    wait_until(lambda: value(admin, asleep) or value(admin, state) != "waiting", what="hers is, or was, executed")
+    # His have no time limit that a busy machine could exceed.
+    call(admin, "configure", "request_timeout", "1 hour")
     bob.call("send_request", "insert into public.done select 1, current_user")
     bob.call("send_request", "reset role; select n from public.secret")
     bob.call("send_request", "select n from public.secret")
@@ -128,13 +133,18 @@ def test_requests_of_many_roles_that_take_long_hold_up_those_of_no_other(
 ) -> None:
     admin = connect(dsn=own_database)
     theirs = [Client(connect(role(f"hog{n}"), dsn=own_database), f"hog{n}") for n in range(5)]
+    rows(admin, "create sequence public.begun")
+    rows(admin, "grant usage on sequence public.begun to public")
     rows(admin, "select pg_advisory_lock(81)")
     for client in theirs:
-        client.call("send_request", "select pg_advisory_xact_lock_shared(81)")
-    workers(own_database, "--concurrency", "2", "--time-slice", "0.1")
+        client.call("send_request", "select nextval('public.begun'), pg_advisory_xact_lock_shared(81)")
+    workers(own_database, "--concurrency", "2", "--time-slice", "1")
     wait_until(lambda: len(lock_waiters(admin, 81)) == 3, what="as many as there are sessions, and one, are executed")
-    his = Client(connect(role("bob"), dsn=own_database), "bob")
+    # From then on each of theirs is known to take long, so that his have ten slices, as many as a busy machine needs.
+    wait_until(lambda: value(admin, "select last_value from public.begun") >= 5, what="each of theirs was begun")
     for number in (1, 2, 3):
+        # Another role each time, as the worker knows of none yet how long its requests take.
+        his = Client(connect(role("bob"), dsn=own_database), f"bob{number}")
         his.call("send_request", f"select {number}")
         assert replies(his, 1) == ["done"]
     rows(admin, "select pg_advisory_unlock(81)")
@@ -173,7 +183,11 @@ def test_a_cancelled_request_that_catches_its_cancellation_is_ended(
     workers(own_database)
     request = client.call("send_request", f"do $$ begin perform pg_advisory_xact_lock(82); {NEVER}; end $$")
     client.call("send_request", "select 1")
-    running = "select count(*) = 1 from pg_locks where locktype = 'advisory' and objid = 82 and granted"
+    running = """
+        select count(*) = 1 from pg_locks
+        where locktype = 'advisory' and (classid, objid, objsubid) = (0, 82, 1) and granted
+            and database = (select oid from pg_database where datname = current_database())
+    """
     wait_until(lambda: value(client.connection, running), what="it runs")
     assert client.call("cancel_request", request)
     assert replies(client, 2) == ["57014", "done"]
@@ -246,7 +260,10 @@ def test_a_direct_client_that_is_not_reached_is_tried_again_and_then_given_up(
     client = Client(psycopg.connect(own_database, autocommit=True), "client")
     client.register("tick", "direct")
     workers(own_database)
+    pid = client.connection.info.backend_pid
     client.connection.close()
+    gone = "select count(*) = 0 from pg_stat_activity where pid = %s"
+    wait_until(lambda: value(admin, gone, [pid]), what="it has no session any more that could be taken for its own")
     standing = "select attempts, state from pgps.registrations"
     publish(admin, "tick", 1)
     wait_until(lambda: rows(admin, standing) == [(1, "valid")])
@@ -255,7 +272,7 @@ def test_a_direct_client_that_is_not_reached_is_tried_again_and_then_given_up(
     clock.advance("1 hour")
     assert client.pushed(waits=True) == [1], "what it has missed is pushed once more"
     wait_until(lambda: rows(admin, standing) == [(0, "valid")], what="the worker notes that it was reached")
-    rows(admin, "select pg_terminate_backend(%s)", [client.connection.info.backend_pid])
+    rows(admin, "select pg_terminate_backend(%s, 60000)", [client.connection.info.backend_pid])
     publish(admin, "tick", 2)
 
     def tried(times: int) -> bool:

@@ -14,6 +14,9 @@ from pgps.embedded import EmbeddedCluster
 from tests.fix_db import Connect, lock_waiters, wait_until
 from tests.fix_worker import RoleFactory, Ticks, Workers, free_port, metrics, page
 
+# For callbacks that wait until the test lets them go on, however long that takes.
+PATIENT = ("--callback-timeout", "600")
+
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -27,7 +30,7 @@ def test_a_signal_lets_the_batch_end_and_the_worker_leaves_with_0(
 ) -> None:
     ticks.connection.execute("select pg_advisory_lock(7)")
     ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
-    worker = workers(own_database)
+    worker = workers(own_database, *PATIENT)
     ticks.publish(1)
     wait_until(lambda: lock_waiters(ticks.connection, 7))
     worker.signal(number)
@@ -43,7 +46,7 @@ def test_a_second_signal_rolls_the_batch_back_and_nothing_is_lost(
 ) -> None:
     ticks.connection.execute("select pg_advisory_lock(7)")
     ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
-    worker = workers(own_database)
+    worker = workers(own_database, *PATIENT)
     ticks.publish(1)
     wait_until(lambda: lock_waiters(ticks.connection, 7))
     worker.signal(signal.SIGTERM)
@@ -77,7 +80,7 @@ def test_once_does_all_there_is_to_do_and_leaves(own_database: str, ticks: Ticks
 def test_once_files_what_loops(own_database: str, ticks: Ticks) -> None:
     ticks.subscribe("loops", "while e.n = 2 loop perform 1; end loop")
     ticks.publish(1, 2, 3)
-    done = run("--dsn", own_database, "--once", "--callback-timeout", "1")
+    done = run("--dsn", own_database, "--once", "--callback-timeout", "5")
     assert done.returncode == 0, done.stderr
     assert ticks.seen("loops") == [1, 3]
     assert ticks.failed("loops") == [(2, "57014")]
@@ -88,7 +91,7 @@ def test_once_beside_a_running_worker_leaves_what_that_has_in_hand(
 ) -> None:
     ticks.connection.execute("select pg_advisory_lock(7)")
     ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
-    workers(own_database)
+    workers(own_database, *PATIENT)
     ticks.publish(1)
     wait_until(lambda: lock_waiters(ticks.connection, 7))
     assert run("--dsn", own_database, "--once").returncode == 0
@@ -245,8 +248,12 @@ def test_health_says_so_when_nothing_is_dispatched(own_database: str, ticks: Tic
     with psycopg.connect(own_database) as other:
         other.execute("lock table pgps_internal.batch in share mode")
         ticks.publish(1)
-        wait_until(lambda: '"dispatcher": "got nothing done for' in page(port, "/healthz")[1])
-        assert page(port, "/healthz")[0] == 503
+
+        def says_so() -> bool:
+            status, text = page(port, "/healthz")
+            return status == 503 and '"dispatcher": "got nothing done for' in text
+
+        wait_until(says_so)
         other.rollback()
     wait_until(lambda: page(port, "/healthz")[0] == 200)
     wait_until(lambda: ticks.seen("all") == [1])
@@ -256,8 +263,13 @@ def test_health_says_so_when_a_service_is_down(empty_database: str, workers: Wor
     port = free_port()
     worker = workers(empty_database, "--health-port", str(port), ready=False)
     wait_until(lambda: "again in" in worker.messages)
-    wait_until(lambda: page(port, "/healthz")[0] == 503)
-    assert "down" in page(port, "/healthz")[1]
+
+    def says_so() -> bool:
+        status, text = page(port, "/healthz")
+        return status == 503 and "down" in text
+
+    # Each try to connect, of any service, changes what the next answer says.
+    wait_until(says_so)
     with socket.create_connection(("127.0.0.1", port), timeout=60) as rude:
         rude.sendall(b"\x00" * 100_000)
     assert worker.is_running()

@@ -29,18 +29,18 @@ async def show(connection: Connection, setting: str) -> str:
 
 
 async def test_it_names_itself_and_has_time_limits(config: WorkerConfig) -> None:
-    async with connect(config, "tester", statement_timeout=1.5, settings={"lock_timeout": "2s"}) as connection:
+    async with connect(config, "tester", statement_timeout=61.5, settings={"lock_timeout": "2s"}) as connection:
         assert await show(connection, "application_name") == "pgps-worker/me/tester"
-        assert await show(connection, "statement_timeout") == "1500ms"
+        assert await show(connection, "statement_timeout") == "61500ms"
         assert await show(connection, "lock_timeout") == "2s"
         assert await show(connection, "client_connection_check_interval") == "1s"
 
 
 async def test_the_limits_are_what_a_reset_leads_back_to(config: WorkerConfig) -> None:
-    async with connect(config, "tester", statement_timeout=1.5) as connection:
+    async with connect(config, "tester", statement_timeout=61.5) as connection:
         await connection.execute("set statement_timeout = 0")
         await calls.wash(connection)
-        assert await show(connection, "statement_timeout") == "1500ms"
+        assert await show(connection, "statement_timeout") == "61500ms"
         assert await show(connection, "application_name") == "pgps-worker/me/tester"
 
 
@@ -65,21 +65,21 @@ async def test_no_setting_of_the_database_changes_how_it_works(own_database: str
 
 async def test_options_of_the_connection_string_are_kept(dsn: str) -> None:
     given = make_conninfo(dsn, options=r"-c search_path=a,\ b -c work_mem=9MB", application_name="mine")
-    async with connect(WorkerConfig(dsn=given), "tester", statement_timeout=1) as connection:
+    async with connect(WorkerConfig(dsn=given), "tester", statement_timeout=60) as connection:
         assert await show(connection, "work_mem") == "9MB"
         assert await show(connection, "search_path") == "a, b"
         assert (await show(connection, "application_name")).startswith("pgps-worker/")
 
 
 async def test_an_idle_session_that_has_ended_is_noticed(config: WorkerConfig, admin: psycopg.Connection) -> None:
-    async with connect(config, "tester", statement_timeout=1) as connection:
+    async with connect(config, "tester", statement_timeout=60) as connection:
         assert is_alive(connection)
-        admin.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+        admin.execute("select pg_terminate_backend(%s, 60000)", [connection.info.backend_pid])
         assert not is_alive(connection)
 
 
 async def test_a_notification_is_not_taken_for_a_hang_up(config: WorkerConfig, admin: psycopg.Connection) -> None:
-    async with connect(config, "tester", statement_timeout=1) as connection:
+    async with connect(config, "tester", statement_timeout=60) as connection:
         await connection.execute("listen worker_test")
         admin.execute("notify worker_test")
         assert is_alive(connection)
@@ -99,11 +99,11 @@ async def test_a_notification_that_comes_during_a_statement_is_kept(
 
 async def test_waiting_ends_when_asked_to_stop(config: WorkerConfig) -> None:
     stop = Stop()
-    async with connect(config, "tester", statement_timeout=1) as connection:
+    async with connect(config, "tester", statement_timeout=60) as connection:
         await connection.execute("listen worker_test")
         stop.request()
         assert not await notified(connection, 60, stop=stop)
-        assert await show(connection, "statement_timeout") == "1s", "the session is still of use"
+        assert await show(connection, "statement_timeout") == "1min", "the session is still of use"
 
 
 async def test_terminate_ends_a_session_of_the_same_role(config: WorkerConfig, connect_as: Connect) -> None:

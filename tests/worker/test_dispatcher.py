@@ -7,6 +7,7 @@ import psycopg
 from tests.fix_broker import make_type, value
 from tests.fix_db import Connect, wait_until
 from tests.fix_worker import RoleFactory, Ticks, Workers, leaders
+from tests.worker.test_wakeup import WAITING, believe_it
 
 
 def test_what_is_committed_is_delivered_without_anybody_asking(
@@ -14,7 +15,10 @@ def test_what_is_committed_is_delivered_without_anybody_asking(
 ) -> None:
     ticks.subscribe("all")
     workers(own_database, safety=600)
+    wait_until(lambda: ticks.connection.execute(WAITING.encode()).fetchone(), what="the dispatcher sleeps")
     for number in range(5):
+        # With so rare a look it does not say again and again that it sleeps.
+        believe_it(ticks.connection)
         ticks.publish(number)
         ticks.wait_for("all", number)
 
@@ -180,7 +184,9 @@ def test_a_filter_over_the_event_alone_that_takes_long_is_cut_off_within_seconds
 
     wait_until(lambda: took("all", 40), what=worker.messages)
     wait_until(lambda: took("quick", 39), what=worker.messages)
-    assert "cut a dispatch short: a filter took longer in it than it may" in worker.messages
+    # Who cuts it short says so by itself, which may be a moment after the dispatcher has gone on.
+    cut = "cut a dispatch short: a filter took longer in it than it may"
+    wait_until(lambda: cut in worker.messages, what=worker.messages)
     assert "the filter of slow takes too long for the dispatcher, which asks it no more" in worker.messages
     assert value(admin, "select asked_in from pgps.classes where subscription = 'slow'") == "lane"
     assert value(admin, "select state from pgps.subscriptions where name = 'quick'") == "active"
@@ -199,16 +205,16 @@ def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_
     admin.execute("select pgps.subscribe('slow', 'tick', 'public.dawdle(n)')")
     admin.execute("select pgps.subscribe('all', 'tick')")
     worker = workers(own_database, "--dispatch-timeout", "1.5")
-    admin.execute("insert into pgps_event.tick (n) select generate_series(1, 12000)")
+    admin.execute("insert into pgps_event.tick (n) select generate_series(1, 6000)")
     depths = "select name, depth from pgps.subscriptions order by name"
     seen = set()
 
     def arrived() -> bool:
         seen.add(tuple(admin.execute(depths).fetchall()))
-        return (("all", 12000), ("slow", 12000)) in seen
+        return (("all", 6000), ("slow", 6000)) in seen
 
     wait_until(arrived, what=worker.messages)
-    assert {found[0] for found in seen} == {("all", 0), ("all", 12000)}, "all at once"
+    assert {found[0] for found in seen} == {("all", 0), ("all", 6000)}, "all at once"
     assert admin.execute("select count(*) from pgps.subscriptions where state <> 'active'").fetchone() == (0,)
     assert "dispatch timeout" not in worker.messages
 
@@ -217,11 +223,15 @@ def test_a_dispatch_nobody_is_to_blame_for_gets_more_time(
     own_database: str, ticks: Ticks, connect: Connect, workers: Workers
 ) -> None:
     ticks.subscribe("all")
-    worker = workers(own_database, "--dispatch-timeout", "0.2")
+    worker = workers(own_database, "--dispatch-timeout", "0.8")
+    wait_until(lambda: leaders(ticks.connection) == [worker.name])
+    before = len(worker.log)
     with connect(dsn=own_database, autocommit=False) as other:
         other.execute("lock table pgps_internal.batch in share mode")
         ticks.publish(1)
-        wait_until(lambda: "it may take 0.8 s now" in worker.messages, what=worker.messages)
+        wait_until(lambda: "it may take 3.2 s now" in worker.messages, what=worker.messages)
         other.rollback()
     ticks.wait_for("all", 1)
-    assert "again in" not in worker.messages, "it goes on leading"
+    # Other services need not come into it: on a busy machine one of them may have failed meanwhile.
+    told = [line["message"] for line in worker.log[before:] if line["message"].startswith("dispatcher: ")]
+    assert not [one for one in told if "again in" in one], "it goes on leading"

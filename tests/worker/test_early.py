@@ -32,7 +32,7 @@ TABLE = """
 
 @pytest.fixture
 async def connection(own_database: str) -> AsyncIterator[Connection]:
-    async with connect(WorkerConfig(dsn=own_database, name="me"), "tester", statement_timeout=5) as made:
+    async with connect(WorkerConfig(dsn=own_database, name="me"), "tester", statement_timeout=60) as made:
         await made.execute(TABLE.encode())
         yield made
 

@@ -16,7 +16,7 @@ from pgps_worker.stop import Stop
 from pgps_worker.supervisor import Supervisor
 from pgps_worker.vitals import Vitals
 from pgps_worker.wire import Wire
-from tests.fix_broker import value
+from tests.fix_broker import column, value
 from tests.fix_db import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ async def test_nothing_is_missed_while_the_session_that_listens_is_replaced(
         with ears.hear("ears_one") as ear, ears.hear("ears_two") as other:
             for one in (ear, other):
                 assert await one.heard(LONG, stop=stop)
-            assert value(admin, "select pg_terminate_backend(pid, 5000) from (" + _PID + ") p", [config.name])
+            assert value(admin, "select pg_terminate_backend(pid, 60000) from (" + _PID + ") p", [config.name])
             # Nobody hears it.
             admin.execute("notify ears_one")
             assert await ear.heard(LONG, stop=stop) == {"ears_one"}
@@ -87,7 +87,7 @@ async def test_a_channel_that_nobody_waits_for_any_more_is_not_listened_to(
         query = "select query from pg_stat_activity where pid = (" + _PID + ") and state = 'idle'"
 
         def said() -> bool:
-            return str(value(admin, query, [config.name])) == 'unlisten "ears_one"; unlisten "ears_two"'
+            return column(admin, query, [config.name]) == ['unlisten "ears_one"; unlisten "ears_two"']
 
         await asyncio.to_thread(wait_until, said, what="both are given up")
 

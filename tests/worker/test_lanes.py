@@ -238,7 +238,7 @@ def test_two_workers_share_the_lanes_and_one_that_is_killed_loses_nothing(
 def test_a_lane_whose_worker_is_frozen_is_ended_by_another(
     own_database: str, ticks: Ticks, subscriber: Filter, connect: Connect
 ) -> None:
-    quicker(ticks, "100 milliseconds")
+    quicker(ticks, "10 minutes")
     subscriber("never", NEVER)
     ticks.publish(1)
     ticks.connection.execute("select pgps.dispatch_batch(100)")
@@ -256,6 +256,7 @@ def test_a_lane_whose_worker_is_frozen_is_ended_by_another(
     )
     ended = "select cardinality(pgps.end_stuck_lanes())"
     assert ticks.connection.execute(ended).fetchone() == (0,), "not before its time"
+    quicker(ticks, "100 milliseconds")
     wait_until(lambda: ticks.connection.execute(ended).fetchone() == (1,))
     assert state(ticks, "never")[0] == "suspended"
     stuck.close()

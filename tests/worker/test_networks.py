@@ -83,7 +83,8 @@ def test_everything_arrives_once_although_both_ends_and_all_workers_are_killed(
     # Both ends die; the other contact point has what was carried, and the rest follows when the sender is back.
     spool(norway, 2 * _PART)
     own_cluster.kill9()
-    assert arrived(sigyn) == list(range(len(arrived(sigyn))))
+    received = arrived(sigyn)
+    assert received == list(range(len(received)))
     own_cluster.start()
     spool(norway, 3 * _PART)
     # All workers die.

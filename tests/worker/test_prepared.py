@@ -14,6 +14,7 @@ from tests.fix_broker import call, column, make_type, publish, rows, value
 from tests.fix_db import wait_until
 from tests.fix_server import TEMPLATE, copied_cluster
 from tests.fix_worker import Workers, workers
+from tests.worker.test_wakeup import WAITING, believe_it
 
 __all__ = ["workers"]
 
@@ -97,7 +98,9 @@ def test_a_publisher_that_commits_does_not_wait_for_the_safety_poll(
 ) -> None:
     workers(broker.info.dsn, safety=600)
     for number in range(5):
-        until_asleep(broker)
+        wait_until(lambda: rows(broker, WAITING), what="the dispatcher sleeps")
+        # With so rare a look it does not say again and again that it sleeps.
+        believe_it(broker)
         with broker.transaction():
             publish(broker, "tick", number)
             if lasts == "a while":

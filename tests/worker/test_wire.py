@@ -145,7 +145,7 @@ async def test_a_server_that_hangs_up_is_noticed_by_statements_and_waits(
     for waits in (True, False):
         async with connect(config, "wire", statement_timeout=60) as connection:
             with Wire(connection) as wire:
-                admin.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+                admin.execute("select pg_terminate_backend(%s, 60000)", [connection.info.backend_pid])
                 with pytest.raises(psycopg.OperationalError):
                     _ = wire.notified(60) if waits else wire.row("select 1")
 

@@ -10,7 +10,7 @@ import pytest
 
 from pgps.client import AsyncSubscription
 from pgps.client._async import runtime
-from tests.fix_broker import rows
+from tests.fix_broker import rows, value
 
 
 async def until(condition: Callable[[], object], *, timeout: float = 60.0, what: str = "") -> None:
@@ -20,6 +20,12 @@ async def until(condition: Callable[[], object], *, timeout: float = 60.0, what:
         if time.monotonic() > deadline:
             pytest.fail(f"not within {timeout:g} seconds: {what or condition}")
         await runtime.sleep(0.005)
+
+
+async def until_away(admin: psycopg.Connection, who: str) -> None:
+    """Wait until the broker takes a client for gone, whose server process ends a moment after its program."""
+    connected = "select count(*) from pgps.clients where name = %s and connected"
+    await until(lambda: value(admin, connected, [who]) == 0, what=f"{who} is away")
 
 
 def dispatch(admin: psycopg.Connection) -> None:

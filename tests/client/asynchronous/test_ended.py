@@ -97,7 +97,7 @@ async def test_a_queued_handler_that_wants_to_end_the_program_is_called_no_more_
         assert registration.failed == 1
         me.unset_handler(kind)
         assert await numbers(await me.get_event(kind, timeout=60.0)) == [1]
-    assert rows(admin, f"select from {table}") == []
+    assert rows(admin, f"select n from {table}") == []
     rows(admin, f"drop table {table}")
     call(admin, "drop_client", who)
 

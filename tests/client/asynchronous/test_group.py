@@ -69,7 +69,7 @@ async def test_a_member_whose_connection_was_lost_goes_on_where_it_was(
         find = "select pid from pgps.clients where name = %s"
         pid = value(admin, find, [group.member])
         rows(admin, "select pg_terminate_backend(%s)", [pid])
-        await until(lambda: not rows(admin, "select from pg_stat_activity where pid = %s", [pid]))
+        await until(lambda: not rows(admin, "select 1 from pg_stat_activity where pid = %s", [pid]))
         await client.spool(spool, 1, 3)
         dispatch(admin)
         assert await texts(group, 2) == [2, 3]

@@ -12,7 +12,7 @@ import pytest
 
 from pgps import errors
 from pgps.client import AsyncClient, AsyncIdentity, AsyncOccurrence
-from tests.client.asynchronous.rig import dispatch, until
+from tests.client.asynchronous.rig import dispatch, until, until_away
 from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import Connect
 
@@ -89,6 +89,7 @@ async def test_what_a_handler_gets_and_what_is_left_of_it_by_a_crash_of_the_clie
     # Not disconnected: as after a crash. What comes meanwhile is kept where it is queued.
     publish(admin, kind, 3)
     dispatch(admin)
+    await until_away(admin, who)
     async with AsyncClient(dsn, poll=0.1) as client, client.identify(who) as me:
         assert me.state.disconnected is False
         await me.register(kind, mode=mode, handler=handle)
@@ -115,6 +116,7 @@ async def test_a_restarted_client_finds_its_event_and_its_checkpoint(
         assert await payloads(await me.receive_event(kind)) == [2]  # completes the first, and stores where we are
         with pytest.raises(errors.WrongState):
             await me.disconnect()
+    await until_away(admin, who)
     async with AsyncClient(dsn) as client, client.identify(who) as me:
         assert me.state.event_checkpoint == b"one is done"
         assert me.state.last_received_event != me.state.last_committed_event
@@ -306,6 +308,7 @@ async def test_requests_are_answered_while_the_client_is_away_and_replies_are_wa
         await me.send("insert into done select n from generate_series(1, 3) n", request_id=5)
         assert await me.send("insert into done values (9)", request_id=5) == 5  # sent again: changes nothing
     serve(admin)
+    await until_away(admin, "c")
     async with AsyncClient(own_database, poll=0.2) as client, client.identify("c") as me:
         assert (me.state.last_sent_request, me.state.last_received_request) == (5, None)
         reply = await me.receive_reply(timeout=60.0)

@@ -11,7 +11,7 @@ import pytest
 
 from pgps.client import AsyncClient, AsyncOccurrence
 from pgps.client._async import runtime
-from tests.client.asynchronous.rig import dispatch, until
+from tests.client.asynchronous.rig import dispatch, until, until_away
 from tests.fix_broker import call, make_type, publish, rows, value
 
 pytestmark = pytest.mark.anyio
@@ -121,6 +121,7 @@ async def test_a_handler_gets_what_the_session_before_had_in_hand(
         publish(admin, x, 2)
         dispatch(admin)
         assert await payloads(await me.receive_event()) == [1]
+    await until_away(admin, who)
     async with AsyncClient(dsn) as client, client.identify(who) as me:
         await me.register(y, handler=handle)
         await me.register(x, handler=handle)

@@ -103,14 +103,14 @@ async def test_who_waits_is_woken_without_polling(own_database: str, broker: psy
 
 
 async def test_a_party_that_waits_is_closed_at_once(own_database: str, broker: psycopg.Connection) -> None:
-    waits = (
-        "select pid from pg_stat_activity where query like '%pgps.receive_message%' and state = 'idle'"
-        " and datname = current_database()"
-    )
+    waits = "select 1 from pg_stat_activity where query like '%%pgps.receive_message%%' and state = 'idle' and pid = %s"
     ends: list[type[BaseException]] = []
-    async with AsyncClient(own_database, poll=60.0) as client:
+
+    async def took(client: AsyncClient) -> float:
+        """Return how long it takes to close one that waits."""
         party = client.logon()
         await party.register(SERVICE)
+        pid = (await party.connection()).info.backend_pid
 
         async def wait() -> None:
             try:
@@ -119,12 +119,16 @@ async def test_a_party_that_waits_is_closed_at_once(own_database: str, broker: p
                 ends.append(type(error))
 
         task = runtime.Task(wait, "waits")
-        await until(lambda: rows(broker, waits))
+        await until(lambda: rows(broker, waits, [pid]))
         begun = time.monotonic()
         await party.close()
         await task.join()
-        assert time.monotonic() - begun < 5.0
-    assert ends == [ClientClosed]
+        return time.monotonic() - begun
+
+    async with AsyncClient(own_database, poll=60.0) as client:
+        # Several times: a machine that has something else to do does not hold up each of them.
+        assert min([await took(client) for _ in range(3)]) < 5.0
+    assert ends == [ClientClosed] * 3
 
 
 async def test_a_lost_connection_is_a_session_that_ended(own_database: str, broker: psycopg.Connection) -> None:

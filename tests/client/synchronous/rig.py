@@ -11,7 +11,7 @@ import pytest
 
 from pgps.client import Subscription
 from pgps.client._sync import runtime
-from tests.fix_broker import rows
+from tests.fix_broker import rows, value
 
 
 def until(condition: Callable[[], object], *, timeout: float = 60.0, what: str = "") -> None:
@@ -21,6 +21,12 @@ def until(condition: Callable[[], object], *, timeout: float = 60.0, what: str =
         if time.monotonic() > deadline:
             pytest.fail(f"not within {timeout:g} seconds: {what or condition}")
         runtime.sleep(0.005)
+
+
+def until_away(admin: psycopg.Connection, who: str) -> None:
+    """Wait until the broker takes a client for gone, whose server process ends a moment after its program."""
+    connected = "select count(*) from pgps.clients where name = %s and connected"
+    until(lambda: value(admin, connected, [who]) == 0, what=f"{who} is away")
 
 
 def dispatch(admin: psycopg.Connection) -> None:

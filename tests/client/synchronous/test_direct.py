@@ -16,12 +16,10 @@ from pgps.client._sync import seat
 from pgps.client._sync.session import AnyConnection, fetch
 from tests.client.synchronous.rig import until
 from tests.fix_broker import call, make_type, publish, rows, value
-from tests.fix_db import Connect, notifications, wait_until
+from tests.fix_db import Connect, lock_waiters, notifications, wait_until
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
-
-WAITING = "select count(*) from pg_locks where locktype = 'advisory' and objid = 4711 and not granted"
 
 
 def secret_of(me: Identity) -> str:
@@ -117,7 +115,7 @@ def test_occurrences_that_lie_between_each_other_come_whole(
         with ThreadPoolExecutor() as pool:
             both = [pool.submit(insert, one, 1), pool.submit(insert, other, 5001)]
             try:
-                wait_until(lambda: value(admin, WAITING) == 2 or any(each.done() for each in both))
+                wait_until(lambda: len(lock_waiters(admin, lock)) == 2 or any(each.done() for each in both))
             finally:
                 rows(admin, f"select pg_advisory_unlock({lock})")
             for each in both:

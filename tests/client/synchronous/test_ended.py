@@ -98,7 +98,7 @@ def test_a_queued_handler_that_wants_to_end_the_program_is_called_no_more_and_th
         assert registration.failed == 1
         me.unset_handler(kind)
         assert numbers(me.get_event(kind, timeout=60.0)) == [1]
-    assert rows(admin, f"select from {table}") == []
+    assert rows(admin, f"select n from {table}") == []
     rows(admin, f"drop table {table}")
     call(admin, "drop_client", who)
 

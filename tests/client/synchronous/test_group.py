@@ -70,7 +70,7 @@ def test_a_member_whose_connection_was_lost_goes_on_where_it_was(
         find = "select pid from pgps.clients where name = %s"
         pid = value(admin, find, [group.member])
         rows(admin, "select pg_terminate_backend(%s)", [pid])
-        until(lambda: not rows(admin, "select from pg_stat_activity where pid = %s", [pid]))
+        until(lambda: not rows(admin, "select 1 from pg_stat_activity where pid = %s", [pid]))
         client.spool(spool, 1, 3)
         dispatch(admin)
         assert texts(group, 2) == [2, 3]

@@ -13,7 +13,7 @@ import pytest
 
 from pgps import errors
 from pgps.client import Client, Identity, Occurrence
-from tests.client.synchronous.rig import dispatch, until
+from tests.client.synchronous.rig import dispatch, until, until_away
 from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import Connect
 
@@ -90,6 +90,7 @@ def test_what_a_handler_gets_and_what_is_left_of_it_by_a_crash_of_the_client(
     # Not disconnected: as after a crash. What comes meanwhile is kept where it is queued.
     publish(admin, kind, 3)
     dispatch(admin)
+    until_away(admin, who)
     with Client(dsn, poll=0.1) as client, client.identify(who) as me:
         assert me.state.disconnected is False
         me.register(kind, mode=mode, handler=handle)
@@ -114,6 +115,7 @@ def test_a_restarted_client_finds_its_event_and_its_checkpoint(dsn: str, admin: 
         assert payloads(me.receive_event(kind)) == [2]  # completes the first, and stores where we are
         with pytest.raises(errors.WrongState):
             me.disconnect()
+    until_away(admin, who)
     with Client(dsn) as client, client.identify(who) as me:
         assert me.state.event_checkpoint == b"one is done"
         assert me.state.last_received_event != me.state.last_committed_event
@@ -305,6 +307,7 @@ def test_requests_are_answered_while_the_client_is_away_and_replies_are_walked(
         me.send("insert into done select n from generate_series(1, 3) n", request_id=5)
         assert me.send("insert into done values (9)", request_id=5) == 5  # sent again: changes nothing
     serve(admin)
+    until_away(admin, "c")
     with Client(own_database, poll=0.2) as client, client.identify("c") as me:
         assert (me.state.last_sent_request, me.state.last_received_request) == (5, None)
         reply = me.receive_reply(timeout=60.0)

@@ -12,7 +12,7 @@ import pytest
 
 from pgps.client import Client, Occurrence
 from pgps.client._sync import runtime
-from tests.client.synchronous.rig import dispatch, until
+from tests.client.synchronous.rig import dispatch, until, until_away
 from tests.fix_broker import call, make_type, publish, rows, value
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +122,7 @@ def test_a_handler_gets_what_the_session_before_had_in_hand(
         publish(admin, x, 2)
         dispatch(admin)
         assert payloads(me.receive_event()) == [1]
+    until_away(admin, who)
     with Client(dsn) as client, client.identify(who) as me:
         me.register(y, handler=handle)
         me.register(x, handler=handle)

@@ -152,7 +152,7 @@ def test_without_numbers_a_lost_answer_is_an_error_and_a_lost_connection_is_not(
         client.publish(kind, {"n": 1})
         value(
             admin,
-            "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where application_name = %s",
+            "select count(pg_terminate_backend(pid, 60000)) from pg_stat_activity where application_name = %s",
             [f"pgps-client/{kind}"],
         )
         client.publish(kind, {"n": 2})
