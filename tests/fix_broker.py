@@ -20,7 +20,7 @@ Params = Sequence[Any] | Mapping[str, Any]
 def rows(connection: psycopg.Connection, query: str, params: Params = ()) -> Rows:
     """Run a query and return its rows; [] for a statement that has none."""
     cursor = connection.execute(query.encode(), params or None)
-    return cursor.fetchall() if cursor.description else []
+    return cursor.fetchall() if cursor.description is not None else []
 
 
 def value(connection: psycopg.Connection, query: str, params: Params = ()) -> Any:

@@ -59,7 +59,7 @@ def require_connection(connection: AnyConnection) -> AnyConnection:
 async def read(cursor: psycopg.AsyncCursor[TupleRow]) -> list[TupleRow]:
     """Return the rows of the statement that was run, [] for one that has none."""
     try:
-        return await cursor.fetchall() if cursor.description else []
+        return await cursor.fetchall() if cursor.description is not None else []
     except psycopg.DataError:
         return all_rows(cursor)
 

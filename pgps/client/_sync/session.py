@@ -58,7 +58,7 @@ def require_connection(connection: AnyConnection) -> AnyConnection:
 def read(cursor: psycopg.Cursor[TupleRow]) -> list[TupleRow]:
     """Return the rows of the statement that was run, [] for one that has none."""
     try:
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if cursor.description is not None else []
     except psycopg.DataError:
         return all_rows(cursor)
 
