@@ -154,6 +154,28 @@ def test_requests_of_many_roles_that_take_long_hold_up_those_of_no_other(
     wait_until(lambda: value(admin, attempts) == 8, what="none counts as one that has ended its session")
 
 
+def test_roles_whose_requests_take_long_take_turns(
+    own_database: str, connect: Connect, role: RoleFactory, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    late, *hogs = (Client(connect(role(name), dsn=own_database), name) for name in ("late", "hog0", "hog1", "hog2"))
+    workers(own_database, "--concurrency", "1", "--time-slice", "0.1")
+    late.call("send_request", "select pg_sleep(0.5)")
+    assert replies(late, 1) == ["done"]
+    rows(admin, "create sequence public.begun")
+    rows(admin, "grant usage on sequence public.begun to public")
+    rows(admin, "select pg_advisory_lock(83)")
+    for hog in hogs:
+        hog.call("send_request", "select nextval('public.begun'), pg_advisory_xact_lock_shared(83)")
+    # One is in the session that there is, and of the two others each has been ended.
+    wait_until(lambda: value(admin, "select last_value from public.begun") >= 4, what="each was begun")
+    late.call("send_request", "select 1")
+    assert replies(late, 2) == ["done", "done"]
+    rows(admin, "select pg_advisory_unlock(83)")
+    for hog in hogs:
+        assert replies(hog, 1) == ["done"]
+
+
 def test_a_request_whose_backend_is_killed_is_executed_again_and_after_three_times_given_up(
     own_database: str, connect: Connect, workers: Workers
 ) -> None:

@@ -56,7 +56,7 @@ class Requests:
     wait for it; then that is rolled back, and executed again in one of the others.
     So however long the requests of some roles take, and however many they are,
     those of another one wait for no longer than that. A role whose last request
-    took longer than a slice waits for ten of them.
+    took longer than a slice waits for ten of them, and those that do take turns.
     """
 
     config: WorkerConfig
@@ -66,6 +66,7 @@ class Requests:
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _owners: Counter[str] = field(default_factory=Counter)
     _long: set[str] = field(default_factory=set)
+    _had_turn: set[str] = field(default_factory=set)
     _spare: list[_Spare] = field(default_factory=list)
 
     @property
@@ -152,13 +153,25 @@ class Requests:
         async with connect(self.config, "requester", statement_timeout=_STATEMENT_TIMEOUT) as connection:
             spare.pid = connection.info.backend_pid
             while not self.stop.requested and not connection.closed:
-                claimed = await calls.claim_request(connection, besides=self._not_for_spare())
-                claimed = claimed or await calls.claim_request(connection, besides=list(self._owners))
+                claimed = await self._claim_for_others(connection)
                 if claimed is None:
                     return
                 spare.began = time.monotonic()
                 await self._execute_for(connection, claimed)
                 spare.began = math.inf
+
+    async def _claim_for_others(self, connection: Connection) -> calls.Claimed | None:
+        claimed = await calls.claim_request(connection, besides=self._not_for_spare())
+        if claimed is not None:
+            return claimed
+        # Of those who take long: one that was ended comes first otherwise, for ever, since its request is the oldest.
+        claimed = await calls.claim_request(connection, besides=list(self._owners.keys() | self._had_turn))
+        if claimed is None:
+            self._had_turn.clear()
+            claimed = await calls.claim_request(connection, besides=list(self._owners))
+        if claimed is not None:
+            self._had_turn.add(claimed.owner)
+        return claimed
 
     def _not_for_spare(self) -> list[str]:
         return list(self._owners.keys() | self._long)
