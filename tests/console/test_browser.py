@@ -250,7 +250,7 @@ def _go_on_after_a_restore(desk: Desk) -> None:
     desk.fill(**{"as": "restored"})
     desk.run("select pgps.resume_links('restored')", "links go on")
     assert desk.holds(f"(select epoch from pgps_internal.broker) > {before}")
-    assert desk.holds("(select state from pgps.links where name = 'pharmacy') = 'defined'")
+    assert desk.holds("(select state from pgps.links where name = 'pharmacy') = 'connecting'"), "it is tried at once"
 
 
 def _work_on_the_rest(desk: Desk) -> None:

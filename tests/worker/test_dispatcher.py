@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 
 import psycopg
+import pytest
 
 from tests.fix_broker import make_type, value
 from tests.fix_db import Connect, wait_until
@@ -192,6 +193,7 @@ def test_a_filter_over_the_event_alone_that_takes_long_is_cut_off_within_seconds
     assert value(admin, "select state from pgps.subscriptions where name = 'quick'") == "active"
 
 
+@pytest.mark.timeout(300)
 def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_whole(
     own_database: str, ticks: Ticks, connect: Connect, workers: Workers
 ) -> None:
@@ -205,18 +207,17 @@ def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_
     admin.execute("select pgps.subscribe('slow', 'tick', 'public.dawdle(n)')")
     admin.execute("select pgps.subscribe('all', 'tick')")
     worker = workers(own_database, "--dispatch-timeout", "1.5")
-    admin.execute("insert into pgps_event.tick (n) select generate_series(1, 6000)")
+    admin.execute("insert into pgps_event.tick (n) select generate_series(1, 12000)")
     depths = "select name, depth from pgps.subscriptions order by name"
     seen = set()
 
     def arrived() -> bool:
         seen.add(tuple(admin.execute(depths).fetchall()))
-        return (("all", 6000), ("slow", 6000)) in seen
+        return (("all", 12000), ("slow", 12000)) in seen
 
-    wait_until(arrived, what=worker.messages)
-    assert {found[0] for found in seen} == {("all", 0), ("all", 6000)}, "all at once"
+    wait_until(arrived, timeout=240.0, what=worker.messages)
+    assert {found[0] for found in seen} == {("all", 0), ("all", 12000)}, "all at once"
     assert admin.execute("select count(*) from pgps.subscriptions where state <> 'active'").fetchone() == (0,)
-    assert "dispatch timeout" not in worker.messages
 
 
 def test_a_dispatch_nobody_is_to_blame_for_gets_more_time(
