@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import psycopg
 import pytest
@@ -14,7 +14,7 @@ from tests.fix_db import wait_until
 from tests.fix_worker import Workers
 from tests.links.horizon_stage import Scene
 from tests.links.peer import kinds
-from tests.links.rig import Broker, linked, names, received, settle
+from tests.links.rig import Broker, Link, linked, names, received, settle
 from tests.links.test_worker import arrived, subscribed
 
 Brokers = Callable[[int], list[Broker]]
@@ -37,6 +37,18 @@ def state(broker: Broker, link: str) -> tuple[str, str | None]:
     """Return state and hint of a link; ("gone", None) when there is none."""
     found = rows(broker.admin, "select state, hint from pgps.links where name = %s", [link])
     return found[0] if found else ("gone", None)
+
+
+@contextmanager
+def one_link(brokers: Brokers) -> Iterator[tuple[Broker, Broker, Link]]:
+    """Yield two brokers and the link that the first has defined; the other one wants all of its ticks."""
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        yield a, b, links[0]
 
 
 def test_a_dropped_link_delivers_what_is_under_way_and_goes_on_both_sides(brokers: Brokers) -> None:
@@ -114,31 +126,21 @@ def test_who_is_behind_the_one_that_drops_gets_what_was_under_way(brokers: Broke
 
 
 def test_what_came_is_dispatched_before_the_link_goes(brokers: Brokers) -> None:
-    a, b = brokers(2)
-    make_type(a.admin, "tick")
-    with linked([(a, b)]) as links:
-        settle([a, b], links)
-        call(b.admin, "subscribe", "all", "tick", scope="global")
-        settle([a, b], links)
+    with one_link(brokers) as (a, b, link):
         publish(a.admin, "tick", 1)
         drop(b, "a")
         for _ in range(6):
             a.settle()
-            links[0].move()
-        assert not links[0].drained
+            link.move()
+        assert not link.drained
         b.settle()
-        links[0].move()
-        links[0].move()
-        assert links[0].drained
+        link.move()
+        link.move()
+        assert link.drained
 
 
 def test_what_waits_for_several_batches_is_sent_before_the_link_goes(brokers: Brokers) -> None:
-    a, b = brokers(2)
-    make_type(a.admin, "tick")
-    with linked([(a, b)]) as links:
-        settle([a, b], links)
-        call(b.admin, "subscribe", "all", "tick", scope="global")
-        settle([a, b], links)
+    with one_link(brokers) as (a, b, link):
         with psycopg.connect(a.dsn) as dispatching:
             publish(a.admin, "tick", 0)
             rows(dispatching, "select pgps.dispatch_batch(2)")
@@ -146,14 +148,14 @@ def test_what_waits_for_several_batches_is_sent_before_the_link_goes(brokers: Br
                 publish(a.admin, "tick", n)
             drop(a, "to_b")
             for _ in range(3):
-                links[0].move()
+                link.move()
         for _ in range(6):
             rows(a.admin, "select pgps.dispatch_batch(2)")
-            links[0].move()
-            links[0].move()
+            link.move()
+            link.move()
             b.settle()
         assert received(b, "all") == [("a", n) for n in range(6)]
-        assert links[0].drained
+        assert link.drained
 
 
 def test_a_path_that_nobody_wants_any_more_before_the_new_one_has_answered_is_let_go(brokers: Brokers) -> None:
