@@ -57,6 +57,7 @@
 \ir schema/0060_whose_word.sql
 \ir schema/0061_who_knows.sql
 \ir schema/0062_drain_heard.sql
+\ir schema/0063_lane_parts.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -107,6 +108,9 @@
 \ir code/match/write_rows.sql
 \ir code/match/lanes.sql
 \ir code/match/match_lanes.sql
+\ir code/match/lane_parts.sql
+\ir code/match/lane_classes.sql
+\ir code/match/catching_up.sql
 \ir code/match/lane_joining.sql
 \ir code/match/isolate.sql
 \ir code/match/signatures.sql

@@ -93,6 +93,7 @@ declare
     v_signature pgps_internal.signature;
     v_matched bigint := pgps_internal.asked_upto(rematch.member, rematch.last);
     v_upto bigint;
+    v_reached bigint;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rematch.member).type_id;
     execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
@@ -103,6 +104,13 @@ begin
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.class_id = v_class;
     v_upto := pgps_internal.matched_upto((rematch.subscription).owner, v_signature, rematch.last);
+    if v_signature.in_lane then
+        v_reached := pgps_internal.hold_lane((rematch.subscription).owner);
+        -- What has been shared out is not shared out again: where the lane is behind, it does not begin before that.
+        v_upto := greatest(case when (rematch.subscription).is_pattern then v_reached else v_upto end,
+            case when (rematch.member).takes_batch then v_matched end);
+        v_class := pgps_internal.begin_in_lane(v_class, v_reached, v_upto);
+    end if;
     rematch.member := pgps_internal.as_shown(rematch.member);
     rematch.member.skip := (select m.skip from pgps_internal.current_member m
         where m.subscription_id = v_id and m.class_id = (rematch.member).class_id);
@@ -269,7 +277,7 @@ begin
         -- Events that were shared out meanwhile could be taken before they are matched anew, and would come twice.
         perform pgps_internal.hold_members(v_id);
     end if;
-    perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
+    perform pgps_internal.hold_lane(v_subscription.owner);
     v_last := pgps_internal.hold_shares(v_subscription);
     perform pgps_internal.retire(v_subscription, false);
     update pgps_internal.subscription s

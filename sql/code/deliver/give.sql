@@ -64,7 +64,7 @@ begin
     if v_subscription.handler = 'any' and v_subscription.callback is null then
         perform pgps_internal.hold_members(v_id);
     end if;
-    perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
+    perform pgps_internal.hold_lane(v_subscription.owner);
     v_last := pgps_internal.hold_shares(v_subscription);
     update pgps_internal.subscription s set owner = v_owner::regrole, last_error = null,
         state = case when s.state = 'suspended' then 'active' else s.state end

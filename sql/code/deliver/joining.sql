@@ -199,6 +199,10 @@ begin
     select min(c.suspended_batch) into v_upto from pgps_internal.member m join pgps_internal.class c using (class_id)
     where m.subscription_id = (join_past.subscription).subscription_id and c.is_pending;
     v_upto := coalesce(v_upto, pgps_internal.matched_upto((join_past.subscription).owner, v_signature, v_last));
+    if v_signature.in_lane and (join_past.subscription).is_pattern then
+        v_upto := pgps_internal.hold_lane((join_past.subscription).owner);
+        v_class := pgps_internal.begin_in_lane(v_class, v_upto, v_upto);
+    end if;
     -- The start is a place in delivery order, batch first: an event of a lower id may have been committed, and
     -- delivered, later.
     if join_past.from_event > 0 then
@@ -231,24 +235,23 @@ create or replace function pgps_internal.matched_upto(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_lane pgps_internal.lane;
 begin
     if (matched_upto.signature).in_lane is not true then
         -- The next dispatch catches up from here.
         return coalesce((matched_upto.last).batch_id, 0);
     end if;
-    -- Holds the lane until the transaction ends, which delays only its owner.
-    select l.* into v_lane from pgps_internal.lane l where l.owner = matched_upto.owner for update;
-    return greatest(pgps_internal.lane_position(v_lane.lane_id), (matched_upto.signature).from_batch);
+    return greatest(pgps_internal.hold_lane(matched_upto.owner), (matched_upto.signature).from_batch);
 end
 $$;
 comment on function pgps_internal.matched_upto(regrole, pgps_internal.signature, pgps_internal.batch) is
 'The batch up to which a class that is filled now has to be filled: the last one or, in a lane, the one that the lane
 has reached; the lane is held there until the transaction ends';
 
+drop function if exists
+    pgps_internal.match_past(bigint, pgps_internal.event_type, bigint, bigint, bigint);
 create or replace function pgps_internal.match_past(
-    class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint
+    class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint,
+    only_ids int8multirange = null
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -270,7 +273,8 @@ begin
             and b.batch_id <= match_past.upto and not isempty(b.ids)
         order by b.batch_id
     loop
-        v_ids := pgps_internal.visible(match_past.event_type, v_class.owner, v_batch.ids);
+        v_ids := pgps_internal.visible(match_past.event_type, v_class.owner,
+            coalesce(v_batch.ids * match_past.only_ids, v_batch.ids));
         if isempty(v_ids) then
             continue;
         elsif v_signature.signature_id is not null then
@@ -291,9 +295,10 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.match_past(bigint, pgps_internal.event_type, bigint, bigint, bigint) is
+comment on function pgps_internal.match_past(bigint, pgps_internal.event_type, bigint, bigint, bigint, int8multirange)
+is
 'Matches, for a class that is new or was suspended, what is still there after a batch and up to another; of the first of
-these batches only from an event id on. Shares nothing out: see replay';
+these batches only from an event id on. only_ids: these events only, null = all. Shares nothing out: see replay';
 
 create or replace function pgps_internal.replay(
     class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint

@@ -51,13 +51,16 @@ comment on function pgps_internal.lane_work(pgps_internal.lane, bigint, integer)
 'The next batches of a lane, as lane_rows has them; whether something has to join or to catch up first; and the lane''s
 event types whose deliveries are shared out among workers';
 
+drop function if exists pgps_internal.begin_lane(pgps_internal.lane, integer, double precision, integer, interval);
 create or replace function pgps_internal.begin_lane(
     lane pgps_internal.lane, most integer, seconds double precision, slot integer, inout budget interval,
-    out upto bigint, out batches pgps_internal.batch_type[], out has_guests boolean, out shared integer[],
+    out upto bigint, out piece pgps_internal.lane_piece, out has_guests boolean, out shared integer[],
     out signatures pgps_internal.signature[], out mark regclass, out no_more_after interval
 )
 language plpgsql
 as $$
+declare
+    v_batches pgps_internal.batch_type[];
 begin
     if budget is not null then
         perform pgps_internal.set_alarm(extract(epoch from budget)::double precision);
@@ -67,14 +70,21 @@ begin
         mark := format('pgps_internal.lane_mark_%s', begin_lane.slot)::regclass;
     end if;
     upto := pgps_internal.lane_position((begin_lane.lane).lane_id);
-    select w.* into batches, has_guests, shared from pgps_internal.lane_work(begin_lane.lane, upto, begin_lane.most) w;
+    select w.* into v_batches, has_guests, shared
+    from pgps_internal.lane_work(begin_lane.lane, upto, begin_lane.most) w;
     if pg_sequence_last_value('pgps_internal.to_skip_skip_id_seq'::regclass) is not null
             and pg_relation_size('pgps_internal.to_skip'::regclass) > 0 then
         perform pgps_internal.apply_skips_of((begin_lane.lane).owner);
     end if;
-    if budget is not null and cardinality(batches) > 0 then
-        budget := budget + (select sum(b.events) from unnest(batches) b) * interval '1 millisecond';
+    if budget is not null and cardinality(v_batches) > 0 then
+        budget := budget + (select sum(b.events) from unnest(v_batches) b) * interval '1 millisecond';
         perform pgps_internal.set_alarm(extract(epoch from budget)::double precision);
+    end if;
+    piece := row(null, v_batches, true)::pgps_internal.lane_piece;
+    if has_guests then
+        perform pgps_internal.disturb_lane((begin_lane.lane).lane_id);
+    elsif (begin_lane.lane).is_slow then
+        piece := pgps_internal.next_piece((begin_lane.lane).lane_id, v_batches);
     end if;
     -- Read after the batches: a subscription made since wants only what is committed later.
     signatures := array(select g from pgps_internal.signature g join pgps_internal.event_type t using (type_id)
@@ -85,13 +95,16 @@ begin
 end
 $$;
 comment on function pgps_internal.begin_lane(pgps_internal.lane, integer, double precision, integer, interval) is
-'What a lane has to do: its position (upto), and as lane_work; the signatures to ask; the sequence that notes which one
-is asked (mark), null = the session has none; and how long after the statement began no other batch is begun. Sets the
-alarm of a dispatch by hand, whose time (budget) is returned with a millisecond more for each event';
+'What a lane has to do: its position (upto), and as lane_work, of a slow lane maybe a part of a batch (piece); the
+signatures to ask; the sequence that notes which one is asked (mark), null = the session has none; and how long after
+the statement began no other batch is begun. Sets the alarm of a dispatch by hand, whose time (budget) is returned with
+a millisecond more for each event';
 
-drop function if exists pgps_internal.end_lane_batch(pgps_internal.batch_type, bigint[], integer[]);
+drop function if exists pgps_internal.end_lane_batch(pgps_internal.batch_type, bigint[], integer[]),
+    pgps_internal.end_lane_batch(pgps_internal.lane, pgps_internal.batch_type, bigint[], integer[], regclass);
 create or replace function pgps_internal.end_lane_batch(
-    lane pgps_internal.lane, batch pgps_internal.batch_type, classes bigint[], shared integer[], mark regclass
+    lane pgps_internal.lane, batch pgps_internal.batch_type, classes bigint[], shared integer[], mark regclass,
+    is_part boolean
 ) returns void
 language plpgsql
 as $$
@@ -100,7 +113,10 @@ begin
     if (end_lane_batch.batch).events > 200 then
         perform pgps_internal.plan_for_many(false);
     end if;
-    if cardinality(end_lane_batch.classes) > 0 then
+    if end_lane_batch.is_part then
+        perform pgps_internal.keep_found((end_lane_batch.lane).lane_id, (end_lane_batch.batch).batch_id,
+            end_lane_batch.classes);
+    elsif cardinality(end_lane_batch.classes) > 0 then
         perform pgps_internal.wake_members(end_lane_batch.classes);
         if (end_lane_batch.batch).type_id = any (end_lane_batch.shared) then
             perform pgps_internal.share_in_lane((end_lane_batch.batch).batch_id, (end_lane_batch.batch).type_id,
@@ -110,18 +126,24 @@ begin
 end
 $$;
 comment on function pgps_internal.end_lane_batch(pgps_internal.lane, pgps_internal.batch_type, bigint[], integer[],
-    regclass) is
+    regclass, boolean) is
 'After the signatures of a lane were asked about a batch of one type: wakes the subscribers of the classes that have a
 delivery in it, and shares those out whose types are shared, or notes them when that would take long. mark:
-the sequence that notes which signature is asked; none is any more';
+the sequence that notes which signature is asked; none is any more. is_part: keeps aside what was found instead';
 
+drop function if exists
+    pgps_internal.end_lane_run(pgps_internal.lane, pgps_internal.lane_run, bigint, boolean, integer);
 create or replace function pgps_internal.end_lane_run(
-    lane pgps_internal.lane, run pgps_internal.lane_run, upto bigint, is_careful boolean, slot integer
-) returns void
+    lane pgps_internal.lane, inout run pgps_internal.lane_run, upto bigint, is_careful boolean, slot integer,
+    piece pgps_internal.lane_piece, shared integer[]
+)
 language plpgsql
 as $$
 begin
-    if (end_lane_run.run).batches > 0 then
+    if not ((end_lane_run.piece).part is null) then
+        run := pgps_internal.end_lane_piece(end_lane_run.lane, end_lane_run.piece, end_lane_run.shared, run);
+    end if;
+    if run.batches > 0 then
         insert into pgps_internal.lane_step (lane_id, batch_id)
         values ((end_lane_run.lane).lane_id, end_lane_run.upto);
         -- Composite events go no further than the lanes of their leaves.
@@ -133,14 +155,16 @@ begin
         end if;
     end if;
     if (end_lane_run.lane).is_slow and not end_lane_run.is_careful then
-        perform pgps_internal.note_quick_lane(end_lane_run.lane);
+        perform pgps_internal.note_quick_lane(end_lane_run.lane,
+            (end_lane_run.piece).is_last and ((end_lane_run.piece).part).type_id is null);
     end if;
     if end_lane_run.slot is not null then
         perform pgps_internal.mark_lane(end_lane_run.slot, null), pg_advisory_unlock_all();
     end if;
 end
 $$;
-comment on function pgps_internal.end_lane_run(pgps_internal.lane, pgps_internal.lane_run, bigint, boolean, integer) is
+comment on function pgps_internal.end_lane_run(pgps_internal.lane, pgps_internal.lane_run, bigint, boolean, integer,
+    pgps_internal.lane_piece, integer[]) is
 'Notes the batch up to which a lane has come, and that its session is in no lane any more; wakes who detects composite
 events';
 
@@ -163,7 +187,7 @@ begin
         try.run := row(0, 0, not pgps_internal.prepare_lane(try_lane.lane, v_task.upto), null);
         return;
     end if;
-    foreach v_row in array v_task.batches loop
+    foreach v_row in array (v_task.piece).batches loop
         if v_row.batch_id > v_task.upto then
             exit when v_run.batches > 0 and clock_timestamp() - statement_timestamp() > v_task.no_more_after;
             v_task.upto := v_row.batch_id;
@@ -190,15 +214,15 @@ begin
             end if;
         end loop;
         if v_row.events > 200 or cardinality(v_classes) > 0 then
-            -- No filter is blamed for how long this takes.
-            select null, true, clock_timestamp() into try.signature_id, try.is_ending, try.began;
-            perform pgps_internal.end_lane_batch(try_lane.lane, v_row, v_classes, v_task.shared, v_task.mark);
+            select null, true, clock_timestamp() into try.signature_id, try.is_ending, try.began; -- Nobody is blamed.
+            perform pgps_internal.end_lane_batch(try_lane.lane, v_row, v_classes, v_task.shared, v_task.mark,
+                not ((v_task.piece).part is null));
         end if;
     end loop;
-    v_run.is_done := cardinality(v_task.batches) < try_lane.most and not try.is_careful
+    v_run.is_done := cardinality((v_task.piece).batches) < try_lane.most and not try.is_careful
         and coalesce(v_task.upto >= v_row.batch_id, true);
-    try.run := v_run;
-    perform pgps_internal.end_lane_run(try_lane.lane, v_run, v_task.upto, try.is_careful, try_lane.slot);
+    try.run := pgps_internal.end_lane_run(try_lane.lane, v_run, v_task.upto, try.is_careful, try_lane.slot,
+        v_task.piece, v_task.shared);
 exception when others or assert_failure or query_canceled then
     get stacked diagnostics try.state = returned_sqlstate, try.error = message_text,
         try.context = pg_exception_context;

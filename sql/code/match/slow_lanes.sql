@@ -1,11 +1,12 @@
 -- Lanes are quick or slow: a quick one whose filters take too long becomes slow, and a slow one that exceeds the
 -- setting lane_timeout again and again has its subscriptions suspended. run_lanes.sql runs both.
 -- Locks: the row of a lane; access share on logs, and rows of subscriptions and classes, which are not waited for.
--- Writes: asked_again, class, joining, lane, setting, subscription.
+-- Writes: asked_again, class, joining, lane, lane_part, setting, subscription.
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('lane_timeout', '5 seconds', 'interval',
-        'A filter over tables or functions that takes longer for a batch has failed; three times in a row suspend it')
+        'What takes longer in a lane is asked about fewer events at once; a filter that takes longer for a hundred of '
+        'them has failed, and three times in a row suspend it')
 on conflict (name) do nothing;
 
 create or replace function pgps_internal.lane_mark(lane_id bigint) returns bigint
@@ -53,7 +54,8 @@ $$;
 comment on function pgps_internal.free_classes(bigint) is
 'The active classes of a signature that nobody is changing or dropping, nor one of their subscriptions; all are locked';
 
-create or replace function pgps_internal.note_quick_lane(lane pgps_internal.lane) returns void
+drop function if exists pgps_internal.note_quick_lane(pgps_internal.lane);
+create or replace function pgps_internal.note_quick_lane(lane pgps_internal.lane, is_whole boolean) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -67,16 +69,17 @@ begin
         select f.class_id from pgps_internal.class f join pgps_internal.signature g using (signature_id)
         where g.in_lane and g.owner = (note_quick_lane.lane).owner and f.is_active and f.failures > 0
         for no key update of f skip locked);
-    if (note_quick_lane.lane).slow_until < pgps_internal.clock()
+    if note_quick_lane.is_whole and (note_quick_lane.lane).slow_until < pgps_internal.clock()
         and clock_timestamp() - statement_timestamp() < interval '0.25 seconds' then
         update pgps_internal.lane l set is_slow = false, last_error = null
             where l.lane_id = (note_quick_lane.lane).lane_id;
+        delete from pgps_internal.lane_part p where p.lane_id = (note_quick_lane.lane).lane_id;
     end if;
 end
 $$;
-comment on function pgps_internal.note_quick_lane(pgps_internal.lane) is
-'Notes that a slow lane got through; when that was quick, the lane is matched together with the other quick ones from
-now on';
+comment on function pgps_internal.note_quick_lane(pgps_internal.lane, boolean) is
+'Notes that a slow lane got through; when that was quick for a whole batch, the lane is matched together with the other
+quick ones from now on';
 
 create or replace function pgps_internal.note_slow_lane(
     lane pgps_internal.lane, signature_id bigint, strikes integer, "limit" interval
@@ -100,6 +103,10 @@ begin
     perform pg_notify('pgps_lanes', '');
     if not (note_slow_lane.lane).is_slow then
         return format('the filters of role %s are slow: a filter %s', (note_slow_lane.lane).owner, v_error);
+    -- Not when its session had to be ended: whoever swallows a cancellation does so for one event, too.
+    elsif note_slow_lane.strikes < 3 and pgps_internal.ask_about_fewer(note_slow_lane.lane) then
+        return format('the filters of role %s take longer than %s s for a batch: they are asked about fewer events at '
+            'once', (note_slow_lane.lane).owner, trim_scale(extract(epoch from note_slow_lane."limit")));
     elsif note_slow_lane.signature_id is null then
         return pgps_internal.note_slow_joining(note_slow_lane.lane, note_slow_lane.strikes, v_error);
     end if;
@@ -107,9 +114,12 @@ begin
     update pgps_internal.class c set failures = c.failures + note_slow_lane.strikes * (v_failures + 2) / 3,
         last_error = v_error
     where c.class_id = any (v_classes);
-    perform pgps_internal.suspend_class(c.class_id, pgps_internal.lane_position((note_slow_lane.lane).lane_id),
+    -- A form of filter that came from the dispatcher was asked there up to where it begins.
+    perform pgps_internal.suspend_class(c.class_id,
+        greatest(g.from_batch, pgps_internal.lane_position((note_slow_lane.lane).lane_id)),
         format('filter: %s', v_error))
-    from pgps_internal.class c where c.class_id = any (v_classes) and c.failures >= v_failures;
+    from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+    where c.class_id = any (v_classes) and c.failures >= v_failures;
     select string_agg(s.name, ', ' order by s.name) into v_names
     from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s
         using (subscription_id)
