@@ -69,6 +69,8 @@ begin
     where d.class_id = rematch_shares.class_id
         and d.batch_id > greatest(rematch_shares.matched, (rematch_shares.member).from_batch)
         and not e.event_id <@ (rematch_shares.member).skip
+        and not exists (select from pgps_internal.failure f
+            where f.subscription_id = rematch_shares.subscription_id and f.event_id = e.event_id)
     on conflict do nothing;
     update pgps_internal.member m set takes_batch = true
     where m.subscription_id = rematch_shares.subscription_id and m.class_id = rematch_shares.class_id;
@@ -288,7 +290,8 @@ begin
     update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended'
         and l.on_backlog = 'suspend';
     perform pgps_internal.build_rules(r.type_id) from pgps_internal.coupled_rule r where r.subscription_id = v_id;
-    perform pgps_internal.rematch_all(v_subscription, v_last);
+    perform pgps_internal.rematch_all(v_subscription, v_last),
+        pgps_internal.join_rest(v_subscription, v_last);
     -- Types that could not be joined with the old filter are tried with the new one, in the owner's lane; until then
     -- the subscription stays suspended.
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_id and j.failures >= 3;

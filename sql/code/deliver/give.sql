@@ -72,7 +72,8 @@ begin
     if v_subscription.is_pattern then
         perform pgps_internal.open_lane(v_owner::regrole);
     end if;
-    perform pgps_internal.rematch_all(v_subscription, v_last);
+    perform pgps_internal.rematch_all(v_subscription, v_last),
+        pgps_internal.join_rest(v_subscription, v_last);
     for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
         and p.proname ~ format('^callback_%s_\d+$', v_id) loop
         execute format('drop function %s', v_function);

@@ -148,3 +148,83 @@ $$;
 comment on function pgps_internal.keep_locked(pgps_internal.event_type, pgps_internal.part[]) is
 'Sets an event type aside that somebody has locked, if the window has events of it; what is set aside of it stays
 there';
+
+create or replace function pgps_internal.join_at_once(
+    joining pgps_internal.joining, subscription pgps_internal.subscription, last pgps_internal.batch
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_class bigint;
+    v_signature pgps_internal.signature;
+    v_from bigint := (join_at_once.joining).from_batch;
+    v_reached bigint;
+    v_upto bigint;
+    v_is_shared boolean := (join_at_once.subscription).handler = 'any'
+        and (join_at_once.subscription).callback is null;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = (join_at_once.joining).type_id;
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
+        'share mode', v_type.log);
+    perform pgps_internal.hold_owner((join_at_once.subscription).owner::oid);
+    v_class := pgps_internal.find_class_of(join_at_once.subscription, v_type, true);
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+        where c.class_id = v_class;
+    v_upto := pgps_internal.matched_upto((join_at_once.subscription).owner, v_signature, join_at_once.last);
+    if v_signature.in_lane then
+        v_reached := pgps_internal.hold_lane((join_at_once.subscription).owner);
+        v_upto := greatest(v_reached, v_from);
+        v_class := pgps_internal.begin_in_lane(v_class, v_reached, v_upto);
+    end if;
+    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
+    values ((join_at_once.subscription).subscription_id, v_class, v_type.type_id, v_from, (join_at_once.joining).skip,
+        v_is_shared);
+    perform pgps_internal.add_feature(v_type.type_id, 'share') where v_is_shared;
+    if (join_at_once.subscription).callback is not null then
+        perform pgps_internal.build_callback((join_at_once.subscription).subscription_id, v_type.type_id);
+    end if;
+    perform pgps_internal.replay(v_class, v_type, 0, v_from, v_upto);
+    if v_signature.in_lane is not true then
+        perform pgps_internal.make_pending(v_class, v_upto);
+    end if;
+end
+$$;
+comment on function pgps_internal.join_at_once(pgps_internal.joining, pgps_internal.subscription,
+    pgps_internal.batch) is
+'Has a pattern subscription join an event type, with what is dispatched since the type was made, up to where its
+other classes are';
+
+create or replace function pgps_internal.join_rest(
+    subscription pgps_internal.subscription, last pgps_internal.batch
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_joining pgps_internal.joining;
+    v_state text;
+    v_error text;
+    v_context text;
+begin
+    for v_joining in
+        delete from pgps_internal.joining j
+        where j.subscription_id = (join_rest.subscription).subscription_id and j.failures < 3 returning j.*
+    loop
+        begin
+            perform pgps_internal.join_at_once(v_joining, join_rest.subscription, join_rest.last);
+        exception when others or assert_failure or query_canceled then
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+                v_context = pg_exception_context;
+            if pgps_internal.is_cancelled(v_state, v_context) or pgps_internal.is_held_up(v_state, v_context) then
+                raise;
+            end if;
+            perform pgps_internal.note_unjoined(v_joining, v_error);
+        end;
+    end loop;
+end
+$$;
+comment on function pgps_internal.join_rest(pgps_internal.subscription, pgps_internal.batch) is
+'After a pattern subscription got another filter or owner: has it join the event types that its lane has not let it join
+yet, since where it is asked now others may be further, and its position would pass their events';

@@ -266,6 +266,11 @@ begin
             else v_position.acked_total end);
     perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t
         where t.type_id = any (v_types);
+    -- Types that its lane has not let it join yet.
+    delete from pgps_internal.joining j where j.subscription_id = v_subscription.subscription_id;
+    if found then
+        perform pgps_internal.join_unseen_types(v_subscription, args ->> 'start');
+    end if;
     perform pgps_internal.drop_unused_classes(v_classes);
     -- What was too much does not wait any more, or is wanted again.
     if v_subscription.state = 'suspended' and v_subscription.last_error like 'backlog: %' then

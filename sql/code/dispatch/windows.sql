@@ -65,6 +65,10 @@ begin
     end if;
     v_xmax := pg_snapshot_xmax(v_before);
     v_in_progress := array(select pg_snapshot_xip(v_before));
+    if (waiting.last).upto is not null then
+        -- What had not committed when the window was cut waits, too, below the last transaction that was taken of it.
+        v_in_progress := array(select unnest(v_in_progress) union select pg_snapshot_xip((waiting.last).snapshot));
+    end if;
     return query
     select c.* from pgps_internal.control c
     where c.xid >= greatest(v_xmax, (waiting.last).upto) and c.xid < pg_snapshot_xmax(waiting.current)
@@ -73,9 +77,10 @@ begin
     if cardinality(v_in_progress) > 0 then
         return query
         select c.* from pgps_internal.control c
-        where c.xid = any (v_in_progress) and c.xid < v_xmax
+        where c.xid = any (v_in_progress) and (c.xid < v_xmax or c.xid <= (waiting.last).upto)
             and pg_visible_in_snapshot(c.xid, waiting.current) and c.hi > (waiting.last).base_hi
-            and ((waiting.last).upto is null or c.xid > (waiting.last).upto);
+            and ((waiting.last).upto is null or c.xid > (waiting.last).upto
+                or not pg_visible_in_snapshot(c.xid, (waiting.last).snapshot));
     end if;
 end
 $$;

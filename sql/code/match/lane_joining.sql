@@ -22,6 +22,16 @@ comment on function pgps_internal.expect_type(pgps_internal.subscription, pgps_i
 'Has a pattern subscription get the events of a type from now on: its lane does the rest, with its owner''s rights and
 time';
 
+create or replace function pgps_internal.last_without(type_id integer, after_batch bigint, upto bigint) returns bigint
+language sql stable
+as $$
+    select case when exists (select from pgps_internal.batch_type b where b.type_id = last_without.type_id
+            and b.batch_id > last_without.after_batch and b.batch_id <= last_without.upto and b.events > 0)
+        then last_without.after_batch else greatest(last_without.after_batch, last_without.upto) end
+$$;
+comment on function pgps_internal.last_without(integer, bigint, bigint) is
+'A batch up to which there is nothing of a type after another: upto, or that one itself';
+
 create or replace function pgps_internal.find_joining(
     joining pgps_internal.joining, subscription pgps_internal.subscription, event_type pgps_internal.event_type,
     upto bigint, out class_id bigint, out is_new boolean
@@ -69,7 +79,7 @@ declare
     v_class bigint;
     v_new boolean;
     v_skip int8multirange;
-    v_from bigint := (join_in_lane.joining).from_batch;
+    v_joining pgps_internal.joining := join_in_lane.joining;
     v_is_shared boolean;
 begin
     -- More may have been added to what it skips since the row was read.
@@ -80,12 +90,14 @@ begin
         where s.subscription_id = (join_in_lane.joining).subscription_id;
     v_is_shared := v_subscription.handler = 'any' and v_subscription.callback is null;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (join_in_lane.joining).type_id;
+    -- A type that was made in a transaction that was open for long has no events in the batches of that time.
+    v_joining.from_batch := pgps_internal.last_without(v_type.type_id, v_joining.from_batch, join_in_lane.upto);
     select f.* into v_class, v_new
-    from pgps_internal.find_joining(join_in_lane.joining, v_subscription, v_type, join_in_lane.upto) f;
+    from pgps_internal.find_joining(v_joining, v_subscription, v_type, join_in_lane.upto) f;
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.class_id = v_class;
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
-    values (v_subscription.subscription_id, v_class, v_type.type_id, v_from,
+    values (v_subscription.subscription_id, v_class, v_type.type_id, v_joining.from_batch,
         coalesce(v_skip, (join_in_lane.joining).skip), v_is_shared)
     on conflict do nothing;
     perform pgps_internal.add_feature(v_type.type_id, 'share') where v_is_shared;
@@ -96,9 +108,9 @@ begin
         -- Matching no events raises if the filter is not valid for this type.
         perform pgps_internal.match_signature(0, v_signature, '{}', int8range(v_class, v_class, '[]'));
     end if;
-    if v_new and (v_signature.in_lane is not true or v_from < join_in_lane.upto) then
+    if v_new and (v_signature.in_lane is not true or v_joining.from_batch < join_in_lane.upto) then
         -- Until the lane has caught up, in parts, nobody reads past that.
-        perform pgps_internal.make_pending(v_class, v_from);
+        perform pgps_internal.make_pending(v_class, v_joining.from_batch);
         update pgps_internal.subscription s set state = 'suspended'
         where s.subscription_id = v_subscription.subscription_id and s.state = 'active' and v_signature.in_lane;
         return;
@@ -111,6 +123,25 @@ $$;
 comment on function pgps_internal.join_in_lane(pgps_internal.joining, bigint) is
 'Makes a pattern subscription a member of the class of its filter on one event type; errors of the filter are raised.
 upto: the position of its lane';
+
+create or replace function pgps_internal.note_unjoined(joining pgps_internal.joining, error text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from pgps_internal.joining j
+    where j.subscription_id = (note_unjoined.joining).subscription_id
+        and j.type_id = (note_unjoined.joining).type_id;
+    update pgps_internal.subscription s set last_error = format('event type "%s": %s', t.name, note_unjoined.error)
+    from pgps_internal.event_type t
+    where s.subscription_id = (note_unjoined.joining).subscription_id and t.type_id = (note_unjoined.joining).type_id
+        -- The owner may not even know the type.
+        and has_table_privilege(s.owner::oid, t.endpoint, 'select');
+end
+$$;
+comment on function pgps_internal.note_unjoined(pgps_internal.joining, text) is
+'Leaves a pattern subscription without an event type for which its filter is not valid, with a note in last_error if its
+owner may see the type';
 
 create or replace function pgps_internal.try_joining(joining pgps_internal.joining, upto bigint) returns void
 language plpgsql
@@ -127,13 +158,7 @@ exception when others or assert_failure or query_canceled then
     if pgps_internal.is_cancelled(v_state, v_context) then
         raise;
     end if;
-    delete from pgps_internal.joining j
-    where j.subscription_id = (try_joining.joining).subscription_id and j.type_id = (try_joining.joining).type_id;
-    update pgps_internal.subscription s set last_error = format('event type "%s": %s', t.name, v_error)
-    from pgps_internal.event_type t
-    where s.subscription_id = (try_joining.joining).subscription_id and t.type_id = (try_joining.joining).type_id
-        -- The owner may not even know the type.
-        and has_table_privilege(s.owner::oid, t.endpoint, 'select');
+    perform pgps_internal.note_unjoined(try_joining.joining, v_error);
 end
 $$;
 comment on function pgps_internal.try_joining(pgps_internal.joining, bigint) is

@@ -73,8 +73,8 @@ declare
     v_next record := pgps_internal.next_unshared(share_some.owner);
     v_done bigint;
 begin
-    -- If the filter was changed, the member that was locked is gone, and the class of the new filter catches up. If it
-    -- was not, because the transaction rolled back, what was left out is shared out now.
+    -- If the filter was changed, the member is gone, and the class of the new one catches up. If that was rolled back,
+    -- what was left out is shared out now.
     with chosen as materialized (
         select u.place, u.subscription_id, u.class_id, u.batch_id, u.shared_upto, d.delivery
         from pgps_internal.unshared u
@@ -111,14 +111,14 @@ begin
     ),
     shared as (
         insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
-        select e.subscription_id, e.batch_id, e.event_id, e.type_id from event e where e.is_wanted
-        on conflict do nothing
-        returning subscription_id
+        select e.subscription_id, e.batch_id, e.event_id, e.type_id from event e
+        where e.is_wanted and not exists (select from pgps_internal.failure f
+            where f.subscription_id = e.subscription_id and f.event_id = e.event_id)
+        on conflict do nothing returning subscription_id
     ),
     told as (
         select pg_notify('pgps_' || s.subscription_id, '')::text as sent
-        from (select distinct h.subscription_id from shared h) s
-    )
+        from (select distinct h.subscription_id from shared h) s)
     select (select count(*) from reached) + (select count(*) from over) + 0 * (select count(t.sent) from told t)
     into v_done;
     return v_done;
@@ -258,7 +258,9 @@ begin
     select u.subscription_id, u.batch_id, e.event_id, u.type_id
     from many m join due u on m.is_so is not true
     cross join lateral pgps_internal.event_ids(u.delivery) e(event_id)
-    where not e.event_id <@ u.skip
+    -- What has failed goes its own way: it comes when it is put back.
+    where not e.event_id <@ u.skip and not exists (select from pgps_internal.failure f
+        where f.subscription_id = u.subscription_id and f.event_id = e.event_id)
     on conflict do nothing;
 end
 $$;

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psycopg
 import pytest
 
-from tests.fix_broker import call, make_type, publish, rows
+from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_db import Connect
 from tests.sql.match.lane_steps import cut, make_filter, run_lanes, take_only
+
+Role = Callable[..., str]
 
 
 @pytest.fixture
@@ -35,3 +39,75 @@ def test_nothing_is_lost_when_a_type_joins_a_lane_that_is_behind(broker: psycopg
         rows(broker, "select pgps.run_slow_lane(lane_id) from pgps_internal.lane")
         got += take_only(broker, "pattern")
     assert got == [2, 3]
+
+
+def test_nothing_is_lost_when_a_pattern_that_is_to_join_a_type_has_no_filter_any_more(
+    broker: psycopg.Connection,
+) -> None:
+    call(broker, "subscribe", "pattern", "p*", "public.good(n)")
+    make_type(broker, "pc")
+    publish(broker, "pa", 1)
+    publish(broker, "pc", 2)
+    cut(broker)
+    publish(broker, "pa", 3)
+    cut(broker)
+    call(broker, "alter_subscription", "pattern", filter="")
+    got = take_only(broker, "pattern")
+    for _ in range(2):
+        run_lanes(broker)
+        cut(broker)
+        got += take_only(broker, "pattern")
+    assert got == [1, 2, 3]
+
+
+def test_nothing_is_lost_when_a_pattern_that_is_to_join_a_type_gets_an_owner_who_is_ahead(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Role
+) -> None:
+    owner, heir = role("owner"), role("heir")
+    rows(broker, f"grant select on pgps_event.pa to {owner}, {heir}")
+    for session, name in ((connect(owner, dsn=own_database), "pattern"), (connect(heir, dsn=own_database), "other")):
+        call(session, "subscribe", name, "p*", "public.good(n)")
+    make_type(broker, "pc")
+    rows(broker, f"grant select on pgps_event.pc to {owner}, {heir}")
+    publish(broker, "pc", 2)
+    cut(broker)
+    publish(broker, "pa", 1)
+    cut(broker)
+    rows(broker, "update pgps_internal.lane set is_slow = true, slow_until = 'infinity'")
+    for _ in range(4):
+        rows(broker, f"select pgps.run_slow_lane(lane_id) from pgps_internal.lane where owner = '{heir}'::regrole")
+    call(broker, "alter_subscription", "pattern", owner=heir)
+    got = take_only(broker, "pattern")
+    run_lanes(broker)
+    got += take_only(broker, "pattern")
+    assert got == [2, 1]
+
+
+def test_a_type_made_in_a_transaction_that_is_open_for_long_suspends_nobody(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    call(broker, "subscribe", "pattern", "p*", "public.good(n)")
+    maker = connect(dsn=own_database, autocommit=False)
+    make_type(maker, "pc")
+    publish(broker, "pa", 1)
+    cut(broker)
+    run_lanes(broker)
+    publish(maker, "pc", 2)
+    maker.commit()
+    rows(broker, "update pgps_internal.lane set is_slow = true, slow_until = 'infinity'")
+    rows(broker, "select pgps.run_slow_lane(lane_id) from pgps_internal.lane")
+    assert value(broker, "select state from pgps.subscriptions") != "suspended"
+    cut(broker)
+    run_lanes(broker)
+    assert take_only(broker, "pattern") == [1, 2]
+
+
+def test_seek_now_skips_what_was_published_of_a_type_that_is_still_to_be_joined(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "pattern", "p*", "public.good(n)")
+    make_type(broker, "pc")
+    publish(broker, "pc", 1)
+    call(broker, "seek", "pattern", "now")
+    publish(broker, "pc", 2)
+    cut(broker)
+    run_lanes(broker)
+    assert take_only(broker, "pattern") == [2]
