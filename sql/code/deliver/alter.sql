@@ -290,6 +290,7 @@ begin
     update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended'
         and l.on_backlog = 'suspend';
     perform pgps_internal.build_rules(r.type_id) from pgps_internal.coupled_rule r where r.subscription_id = v_id;
+    perform pgps_internal.note_unmet('pgps_internal.event_type') where v_subscription.is_pattern;
     perform pgps_internal.rematch_all(v_subscription, v_last),
         pgps_internal.join_rest(v_subscription, v_last);
     -- Types that could not be joined with the old filter are tried with the new one, in the owner's lane; until then

@@ -70,7 +70,7 @@ begin
         state = case when s.state = 'suspended' then 'active' else s.state end
     where s.subscription_id = v_id returning * into v_subscription;
     if v_subscription.is_pattern then
-        perform pgps_internal.open_lane(v_owner::regrole);
+        perform pgps_internal.note_unmet('pgps_internal.event_type'), pgps_internal.open_lane(v_owner::regrole);
     end if;
     perform pgps_internal.rematch_all(v_subscription, v_last),
         pgps_internal.join_rest(v_subscription, v_last);

@@ -111,3 +111,43 @@ def test_seek_now_skips_what_was_published_of_a_type_that_is_still_to_be_joined(
     cut(broker)
     run_lanes(broker)
     assert take_only(broker, "pattern") == [2]
+
+
+def test_nothing_is_lost_of_a_type_that_is_being_made_when_a_pattern_has_no_filter_any_more(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    call(broker, "subscribe", "pattern", "p*", "public.good(n)")
+    maker = connect(dsn=own_database, autocommit=False)
+    make_type(maker, "pc")
+    publish(maker, "pc", 1)
+    call(broker, "alter_subscription", "pattern", filter="")
+    maker.commit()
+    cut(broker)
+    publish(broker, "pa", 2)
+    cut(broker)
+    got = take_only(broker, "pattern")
+    for _ in range(2):
+        run_lanes(broker)
+        cut(broker)
+        got += take_only(broker, "pattern")
+    assert got == [1, 2]
+
+
+def test_nothing_is_lost_of_other_types_when_one_is_being_made_while_a_pattern_gets_a_filter(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    call(broker, "subscribe", "pattern", "p*")
+    maker = connect(dsn=own_database, autocommit=False)
+    make_type(maker, "pc")
+    publish(maker, "pc", 3)
+    call(broker, "alter_subscription", "pattern", filter="public.good(n) and n <> 4")
+    publish(broker, "pa", 1)
+    cut(broker)
+    publish(maker, "pc", 4)
+    maker.commit()
+    cut(broker)
+    got = take_only(broker, "pattern")
+    for _ in range(2):
+        run_lanes(broker)
+        got += take_only(broker, "pattern")
+    assert got == [1, 3]
