@@ -92,27 +92,15 @@ declare
     v_position pgps_internal.position := pgps_internal.position_of(v_id);
     v_type pgps_internal.event_type;
     v_class bigint;
-    v_signature pgps_internal.signature;
+    v_in_lane boolean;
     v_matched bigint := pgps_internal.asked_upto(rematch.member, rematch.last);
     v_upto bigint;
-    v_reached bigint;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rematch.member).type_id;
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
-        'share mode', v_type.log);
-    -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
-    perform pgps_internal.hold_owner((rematch.subscription).owner::oid);
-    v_class := pgps_internal.find_class_of(rematch.subscription, v_type, true);
-    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
-        where c.class_id = v_class;
-    v_upto := pgps_internal.matched_upto((rematch.subscription).owner, v_signature, rematch.last);
-    if v_signature.in_lane then
-        v_reached := pgps_internal.hold_lane((rematch.subscription).owner);
-        -- What has been shared out is not shared out again: where the lane is behind, it does not begin before that.
-        v_upto := greatest(case when (rematch.subscription).is_pattern then v_reached else v_upto end,
-            case when (rematch.member).takes_batch then v_matched end);
-        v_class := pgps_internal.begin_in_lane(v_class, v_reached, v_upto);
-    end if;
+    -- What has been shared out is not shared out again: where the lane is behind, it does not begin before that.
+    select o.* into v_class, v_in_lane, v_upto
+    from pgps_internal.own_class(rematch.subscription, v_type,
+        case when (rematch.member).takes_batch then v_matched end, rematch.last) o;
     rematch.member := pgps_internal.as_shown(rematch.member);
     rematch.member.skip := (select m.skip from pgps_internal.current_member m
         where m.subscription_id = v_id and m.class_id = (rematch.member).class_id);
@@ -132,7 +120,7 @@ begin
         perform pgps_internal.replay(v_class, v_type, 0,
             greatest((rematch.member).from_batch, v_position.acked_batch - 1), v_upto);
     end if;
-    if v_signature.in_lane is not true then
+    if v_in_lane is not true then
         perform pgps_internal.make_pending(v_class, v_upto);
     end if;
     perform pgps_internal.drop_unused_classes(array[(rematch.member).class_id]);

@@ -247,6 +247,41 @@ comment on function pgps_internal.matched_upto(regrole, pgps_internal.signature,
 'The batch up to which a class that is filled now has to be filled: the last one or, in a lane, the one that the lane
 has reached; the lane is held there until the transaction ends';
 
+create or replace function pgps_internal.own_class(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type, at_least bigint,
+    last pgps_internal.batch, out class_id bigint, out in_lane boolean, out upto bigint
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_owner regrole := (own_class.subscription).owner;
+    v_signature pgps_internal.signature;
+    v_reached bigint;
+begin
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
+        'share mode', (own_class.event_type).log);
+    -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
+    perform pgps_internal.hold_owner(v_owner::oid);
+    class_id := pgps_internal.find_class_of(own_class.subscription, own_class.event_type, true);
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+        where c.class_id = own_class.class_id;
+    in_lane := v_signature.in_lane;
+    upto := pgps_internal.matched_upto(v_owner, v_signature, own_class.last);
+    if in_lane then
+        v_reached := pgps_internal.hold_lane(v_owner);
+        upto := greatest(case when (own_class.subscription).is_pattern then v_reached else upto end,
+            own_class.at_least);
+        class_id := pgps_internal.begin_in_lane(class_id, v_reached, upto);
+    end if;
+end
+$$;
+comment on function pgps_internal.own_class(pgps_internal.subscription, pgps_internal.event_type, bigint,
+    pgps_internal.batch) is
+'A new class of a subscription on an event type, and the batch up to which it has to be filled: the last one or, in a
+lane, where that is, but at_least (null = no matter). The lane, and what the class is filled from, are held until the
+transaction ends';
+
 drop function if exists
     pgps_internal.match_past(bigint, pgps_internal.event_type, bigint, bigint, bigint);
 create or replace function pgps_internal.match_past(

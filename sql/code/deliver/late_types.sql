@@ -158,26 +158,15 @@ as $$
 declare
     v_type pgps_internal.event_type;
     v_class bigint;
-    v_signature pgps_internal.signature;
+    v_in_lane boolean;
     v_from bigint := (join_at_once.joining).from_batch;
-    v_reached bigint;
     v_upto bigint;
     v_is_shared boolean := (join_at_once.subscription).handler = 'any'
         and (join_at_once.subscription).callback is null;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (join_at_once.joining).type_id;
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
-        'share mode', v_type.log);
-    perform pgps_internal.hold_owner((join_at_once.subscription).owner::oid);
-    v_class := pgps_internal.find_class_of(join_at_once.subscription, v_type, true);
-    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
-        where c.class_id = v_class;
-    v_upto := pgps_internal.matched_upto((join_at_once.subscription).owner, v_signature, join_at_once.last);
-    if v_signature.in_lane then
-        v_reached := pgps_internal.hold_lane((join_at_once.subscription).owner);
-        v_upto := greatest(v_reached, v_from);
-        v_class := pgps_internal.begin_in_lane(v_class, v_reached, v_upto);
-    end if;
+    select o.* into v_class, v_in_lane, v_upto
+    from pgps_internal.own_class(join_at_once.subscription, v_type, v_from, join_at_once.last) o;
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_at_once.subscription).subscription_id, v_class, v_type.type_id, v_from, (join_at_once.joining).skip,
         v_is_shared);
@@ -186,7 +175,7 @@ begin
         perform pgps_internal.build_callback((join_at_once.subscription).subscription_id, v_type.type_id);
     end if;
     perform pgps_internal.replay(v_class, v_type, 0, v_from, v_upto);
-    if v_signature.in_lane is not true then
+    if v_in_lane is not true then
         perform pgps_internal.make_pending(v_class, v_upto);
     end if;
 end
