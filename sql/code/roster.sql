@@ -126,6 +126,7 @@ as $roster$
     ('sweep', 'core', 'pgps_internal.sweep_parsed()'),
     ('sweep', 'loads', 'pgps_internal.reclaim_loads()'),
     ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
+    ('sweep', 'caught up', 'pgps_internal.go_on_caught_up()'),
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
     ('sweep', 'advertised', 'pgps_internal.sweep_advertised()'),

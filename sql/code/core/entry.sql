@@ -19,9 +19,7 @@ begin
         when 'ack' then new.result := pgps_internal.do_ack(new.caller, new.args);
         when 'publication' then new.result := pgps_internal.do_publication(new.caller, new.args);
         when 'published' then new.result := to_jsonb(pgps_internal.do_published(new.caller, new.args));
-        when 'nack' then new.result := pgps_internal.do_nack(new.caller, new.args);
-        when 'nack_events' then new.result := pgps_internal.do_nack_events(new.caller, new.args);
-        when 'subscribe' then new.result := pgps_internal.do_subscribe(new.caller, new.args);
+        when 'subscribe' then new.result := pgps_internal.attempt(new.verb, new.caller, new.args);
         when 'link_next' then new.result := pgps_internal.do_link_next(new.caller, new.args);
         when 'link_take' then new.result := pgps_internal.do_link_take(new.caller, new.args);
         when 'types_for' then new.result := pgps_internal.do_types_for(new.caller, new.args);
@@ -32,8 +30,7 @@ begin
                 raise exception 'unknown call "%"', new.verb using errcode = '22023',
                     hint = 'Use the functions of schema pgps.';
             end if;
-            execute format('select to_jsonb(pgps_internal.%I($1, $2))', 'do_' || new.verb) using new.caller, new.args
-                into new.result;
+            new.result := pgps_internal.attempt(new.verb, new.caller, new.args);
     end case;
     return new;
 end

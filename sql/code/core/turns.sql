@@ -38,6 +38,27 @@ $$;
 comment on function pgps_internal.hold_subscription(bigint, text) is
 'Takes the turn of the one consumer of a subscription; waits for the transaction that has it. Errors: 42704.';
 
+create or replace function pgps_internal.require_subscription(subscription pgps_internal.subscription) returns void
+language plpgsql
+as $$
+declare
+    v_owner regrole := (select s.owner from pgps_internal.subscription s
+        where s.subscription_id = (require_subscription.subscription).subscription_id);
+begin
+    if v_owner is null then
+        raise exception 'subscription "%" does not exist any more', (require_subscription.subscription).name
+        using errcode = '42704', hint = 'It was dropped just now; see pgps.subscriptions.';
+    elsif v_owner <> (require_subscription.subscription).owner then
+        raise exception 'subscription "%" has been given to another role just now',
+            (require_subscription.subscription).name
+        using errcode = '42501', hint = 'Try again, with the rights of its new owner.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_subscription(pgps_internal.subscription) is
+'After the turn of a subscription, or its row, has been waited for: raises 42704 when it has been dropped since it was
+looked up, and 42501 when it has another owner, for whom the caller''s rights were not checked';
+
 drop function if exists pgps_internal.hold_unmoved(bigint, bigint);
 create or replace function pgps_internal.hold_unmoved(subscription_id bigint, position_id bigint, name text)
 returns boolean

@@ -5,7 +5,7 @@
 -- Writes: backlog_limit, joining, member, share, subscription.
 
 create or replace function pgps_internal.do_types_of(caller name, args jsonb) returns jsonb
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -15,12 +15,14 @@ begin
         from pgps_internal.member m join pgps_internal.event_type t using (type_id)
         where m.subscription_id = v_subscription.subscription_id
             and (not v_subscription.is_pattern
-                or has_table_privilege(v_subscription.owner::oid, t.endpoint, 'select')));
+                or has_table_privilege(v_subscription.owner::oid, t.endpoint, 'select')
+                -- What somebody is dropping may be gone when it is looked at.
+                and pgps_internal.try_lock(t.endpoint, 'access share')));
 end
 $$;
 comment on function pgps_internal.do_types_of(name, jsonb) is
 'The names of the event types of one of the caller''s subscriptions, against which a new filter is checked; of a prefix
-those that its owner may see. Errors: 42704, 42501.';
+those that its owner may see and that nobody is changing, which are locked, access share. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.asked_upto(member pgps_internal.member, last pgps_internal.batch)
 returns bigint
@@ -138,6 +140,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_state text;
+    v_schema text;
     v_error text;
     v_context text;
 begin
@@ -145,8 +148,9 @@ begin
         perform pgps_internal.rematch(rematch_unseen.subscription, rematch_unseen.member, rematch_unseen.last);
         return;
     exception when others or assert_failure or query_canceled then
-        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-        if pgps_internal.is_cancelled(v_state, v_context) or pgps_internal.is_held_up(v_state, v_context) then
+        get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text,
+            v_context = pg_exception_context;
+        if pgps_internal.is_passing(v_state, v_context, v_schema, v_error) then
             raise;
         end if;
     end;
@@ -241,6 +245,19 @@ $$;
 comment on function pgps_internal.give_again(pgps_internal.subscription) is
 'What was received of a subscription and not acknowledged is given again, if it matches still. The caller has its turn';
 
+create or replace function pgps_internal.wake_changed(subscription pgps_internal.subscription) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.wake_consumers(array[(wake_changed.subscription).subscription_id]);
+    -- A type may have been made meanwhile, and nobody reads before it has been joined anew (pgps_internal.is_unmet).
+    perform pgps_internal.wake_dispatcher() where (wake_changed.subscription).is_pattern;
+end
+$$;
+comment on function pgps_internal.wake_changed(pgps_internal.subscription) is
+'Wakes who has something to do when the filter or the owner of a subscription has changed';
+
 create or replace function pgps_internal.do_alter_subscription(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -254,20 +271,23 @@ declare
     v_was text := v_subscription.state;
     v_last pgps_internal.batch;
 begin
+    if args ->> 'filter' is not null then
+        perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id, v_subscription.name);
+    end if;
     update pgps_internal.subscription s
     set priority = coalesce((args ->> 'priority')::integer, s.priority),
         max_attempts = coalesce((args ->> 'max_attempts')::integer, s.max_attempts)
     where s.subscription_id = v_id;
-    perform pgps_internal.limit_backlog(v_id, args);
+    perform pgps_internal.require_subscription(v_subscription), pgps_internal.limit_backlog(v_id, args);
     if args ->> 'filter' is null then
         return;
     end if;
-    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id, v_subscription.name);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
         -- Events that were shared out meanwhile could be taken before they are matched anew, and would come twice.
         perform pgps_internal.hold_members(v_id);
     end if;
-    perform pgps_internal.hold_lane(v_subscription.owner);
+    -- The turn of the role before its lane, as those who subscribe have them.
+    perform pgps_internal.hold_owner(v_subscription.owner::oid), pgps_internal.hold_lane(v_subscription.owner);
     v_last := pgps_internal.hold_shares(v_subscription);
     perform pgps_internal.retire(v_subscription, false);
     update pgps_internal.subscription s
@@ -288,8 +308,7 @@ begin
         update pgps_internal.subscription s set state = 'suspended' where s.subscription_id = v_id;
         perform pg_notify('pgps_lanes', '');
     end if;
-    perform pgps_internal.give_again(v_subscription),
-        pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, '');
+    perform pgps_internal.give_again(v_subscription), pgps_internal.wake_changed(v_subscription);
 end
 $$;
 comment on function pgps_internal.do_alter_subscription(name, jsonb) is 'See pgps.alter_subscription';

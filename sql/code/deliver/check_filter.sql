@@ -51,6 +51,20 @@ comment on function pgps._quoted_pattern(text, boolean) is
 pgps.subscribe takes it';
 grant execute on function pgps._quoted_pattern(text, boolean) to public;
 
+create or replace function pgps._require_there(event_type text) returns void
+language plpgsql
+as $$
+begin
+    if pg_catalog.to_regclass(pg_catalog.format('pgps_event.%I', _require_there.event_type)) is null then
+        raise exception 'event type "%" does not exist any more', _require_there.event_type using errcode = '42704',
+            hint = 'Another session has dropped it meanwhile.';
+    end if;
+end
+$$;
+comment on function pgps._require_there(text) is
+'Raises 42704 when an event type has been dropped since it was looked up; for what checks filters and callbacks';
+grant execute on function pgps._require_there(text) to public;
+
 create or replace function pgps.check_filter(event_type text, filter text) returns text[]
 language plpgsql
 set standard_conforming_strings = on
@@ -85,6 +99,7 @@ begin
             or feature_not_supported then
         get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
             v_hint = pg_exception_hint;
+        perform pgps._require_there(check_filter.event_type);
         perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), pgps._hint_for(v_state,
             pgps._attribute_names(v_endpoint::regclass), 'A filter is one condition: price > 100 and symbol = ''A''.')),
             v_query, array[check_filter.filter], array['the filter']);
@@ -200,6 +215,7 @@ begin
             or feature_not_supported then
         get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
             v_hint = pg_exception_hint;
+        perform pgps._require_there(check_call.event_type);
         perform pgps._refuse_text(v_state, v_message, v_detail,
             case when v_state in ('42883', '42703', '42725') or v_hint = '' then
                 pg_catalog.format('Give %s SQL over the attributes of the event: %s.', check_call.parsed ->> 'function',

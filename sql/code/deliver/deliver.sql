@@ -101,6 +101,26 @@ comment on function pgps_internal.move_to_acked(bigint, pgps_internal.position, 
 is not received any more: the next ack must not cover events that only an earlier call handed out, to a consumer that
 may have crashed since';
 
+create or replace function pgps_internal.is_uncommon(subscription pgps_internal.subscription) returns boolean
+language plpgsql stable
+as $$
+begin
+    -- Common case: nobody ever failed, which a sequence tells, or nobody has, which the size of the table tells.
+    if pg_sequence_last_value('pgps_internal.failure_place_seq'::regclass) is not null
+            and pg_relation_size('pgps_internal.failure'::regclass) > 0 then
+        if exists (select from pgps_internal.failure f
+                where f.subscription_id = (is_uncommon.subscription).subscription_id) then
+            return true;
+        end if;
+    end if;
+    return (is_uncommon.subscription).is_pattern
+        and pg_sequence_last_value('pgps_internal.unmet_place_seq'::regclass) is not null;
+end
+$$;
+comment on function pgps_internal.is_uncommon(pgps_internal.subscription) is
+'True when events of a subscription have failed, or it may have to meet an event type (is_unmet): then the shortcut of
+next_received is not taken';
+
 -- The functions that run for each receive and take have no search_path of their own: they run with that of
 -- enter_receive, since setting it again for each of them took as long as taking the turn.
 create or replace function pgps_internal.hand_out(
@@ -111,7 +131,7 @@ as $$
 declare
     v_id bigint := (hand_out.subscription).subscription_id;
     v_position pgps_internal.position;
-    v_has_failures boolean := false;
+    v_has_failures boolean;
     v_is_back boolean;
     v_due pgps_internal.received[] := '{}';
     v_next pgps_internal.received[];
@@ -121,10 +141,7 @@ begin
         perform pgps_internal.require_read_committed();
     end if;
     v_position := pgps_internal.position_of(v_id);
-    if pg_sequence_last_value('pgps_internal.failure_place_seq'::regclass) is not null
-            and pg_relation_size('pgps_internal.failure'::regclass) > 0 then
-        v_has_failures := exists (select from pgps_internal.failure f where f.subscription_id = v_id);
-    end if;
+    v_has_failures := pgps_internal.is_uncommon(hand_out.subscription);
     v_next := pgps_internal.next_received(v_id, v_position, hand_out.max_events, v_has_failures);
     -- Taking the turn writes, and a call that finds nothing to hand out writes nothing.
     if v_next is null and not (v_has_failures and pgps_internal.has_due(v_id)) then
@@ -133,6 +150,7 @@ begin
     if not pgps_internal.hold_unmoved(v_id, v_position.position_id, (hand_out.subscription).name) then
         -- The position has moved meanwhile, or there are failures. Events put back come first: by putting them back the
         -- consumer has given up their order.
+        perform pgps_internal.require_subscription(hand_out.subscription);
         v_position := pgps_internal.position_of(v_id);
         v_due := coalesce(pgps_internal.hand_out_due(v_id, hand_out.max_events), '{}');
         v_next := pgps_internal.next_received(v_id, v_position, hand_out.max_events - cardinality(v_due), true);
@@ -215,11 +233,12 @@ begin
             new.messages := pgps_internal.hand_out_messages(v_subscription, coalesce(v_few, v_max), v_acks,
                 new.consumer);
             exit;
-        exception when program_limit_exceeded or out_of_memory or internal_error or undefined_column then
+        exception when program_limit_exceeded or out_of_memory or internal_error or undefined_column or undefined_table
+            or undefined_function or deadlock_detected then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-            if not pgps_internal.is_too_large(v_state, v_error) and (v_again or v_state <> '42703') then raise; end if;
-            -- An attribute was dropped while this waited for the log: the code that reads events is another now.
-            v_again := v_state = '42703';
+            -- An attribute was dropped while this waited for the log, or the type with the code that reads its events.
+            v_again := not v_again and (v_state = '42703' or pgps_internal.is_race(v_state, '', v_error));
+            if not v_again and not pgps_internal.is_too_large(v_state, v_error) then raise; end if;
         end;
         continue when v_again;
         v_few := pgps_internal.fewer_events(v_subscription, coalesce(v_few, v_max), new.consumer, v_error);

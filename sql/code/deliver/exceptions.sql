@@ -247,8 +247,7 @@ begin
         where s.handler = 'any' and s.callback is null on conflict do nothing
     )
     select count(*), array_agg(distinct b.subscription_id) into v_count, v_subscriptions from back b;
-    perform pg_notify(case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end, '')
-    from pgps_internal.subscription s where s.subscription_id = any (v_subscriptions);
+    perform pgps_internal.wake_consumers(v_subscriptions);
     return v_count;
 end
 $$;

@@ -14,7 +14,9 @@ declare
     v_batch bigint;
     v_event bigint;
 begin
-    if not pgps_internal.try_subscription(move_past_failures.subscription_id) then
+    -- While it reads on no further, it is not known which of them is the next.
+    if not pgps_internal.try_subscription(move_past_failures.subscription_id)
+            or pgps_internal.is_unmet(move_past_failures.subscription_id) then
         return;
     end if;
     v_at := pgps_internal.position_of(move_past_failures.subscription_id);
@@ -139,6 +141,10 @@ declare
     v_volatile bigint[];
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = keep_events.type_id;
+    if not found then
+        -- It was dropped meanwhile, with its events.
+        return '{}';
+    end if;
     execute format('with found as materialized (
             select l.*, c.publisher as pgps_publisher, c.published_at as pgps_published_at, c.volatile as pgps_volatile,
                 (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as pgps_origin

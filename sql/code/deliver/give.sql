@@ -60,10 +60,14 @@ begin
     if v_owner = v_subscription.owner::oid then
         return;
     end if;
-    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id, v_subscription.name);
+    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id, v_subscription.name),
+        pgps_internal.require_subscription(v_subscription);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
         perform pgps_internal.hold_members(v_id);
     end if;
+    -- Both in one order: somebody else may give one the other way.
+    perform pgps_internal.hold_owner(o) from (select unnest(array[v_owner, v_subscription.owner::oid]) order by 1
+        offset 0) r(o);
     perform pgps_internal.hold_lane(v_subscription.owner);
     v_last := pgps_internal.hold_shares(v_subscription);
     update pgps_internal.subscription s set owner = v_owner::regrole, last_error = null,
@@ -81,8 +85,7 @@ begin
     perform pgps_internal.build_callback(v_id, m.type_id) from (select distinct m.type_id from pgps_internal.member m
         where m.subscription_id = v_id and v_subscription.callback is not null) m;
     perform pgps_internal.build_rules(r.type_id) from pgps_internal.coupled_rule r where r.subscription_id = v_id;
-    perform pgps_internal.give_again(v_subscription),
-        pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, ''),
+    perform pgps_internal.give_again(v_subscription), pgps_internal.wake_changed(v_subscription),
         pg_notify('pgps_lanes', '');
 end
 $$;

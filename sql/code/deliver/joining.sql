@@ -4,6 +4,24 @@
 -- transaction ends.
 -- Writes: delivery, member.
 
+create or replace function pgps_internal.keep_past(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- The log of a type that is gone has only a number. To be caught by pgps_internal.attempt.
+    if not exists (select from pg_class c where c.oid = (keep_past.event_type).log) then
+        raise exception 'pgps_internal.event_type has lost type %', (keep_past.event_type).type_id
+        using errcode = '42704', hint = 'Another session has dropped it meanwhile: try again.';
+    end if;
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
+        'share mode', (keep_past.event_type).log);
+end
+$$;
+comment on function pgps_internal.keep_past(pgps_internal.event_type) is
+'Keeps what is still there of an event type until the transaction ends: reclaim truncates none of it meanwhile. Errors:
+42704, 42P01 it was dropped just now';
+
 create or replace function pgps_internal.waiting_ids(event_type pgps_internal.event_type, last pgps_internal.batch)
 returns int8multirange
 language plpgsql stable
@@ -37,6 +55,7 @@ declare
     v_type pgps_internal.event_type;
     v_start text;
     v_state text;
+    v_schema text;
     v_error text;
     v_context text;
 begin
@@ -59,9 +78,9 @@ begin
             perform pgps_internal.join_type(join_unseen_types.subscription, v_type, v_start);
         exception when others or assert_failure or query_canceled then
             -- The filter does not fit the type. No error: the owner may not even know the type, and gets nothing of it.
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+            get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text,
             v_context = pg_exception_context;
-            if pgps_internal.is_cancelled(v_state, v_context) or pgps_internal.is_held_up(v_state, v_context) then
+            if pgps_internal.is_passing(v_state, v_context, v_schema, v_error) then
                 raise;
             end if;
         end;
@@ -187,9 +206,7 @@ begin
     perform pgps_internal.require_read_committed();
     -- The dispatcher goes on meanwhile; the locks only keep reclaim from truncating what is read here, until the
     -- commit.
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
-        'share mode',
-        (join_past.event_type).log);
+    perform pgps_internal.keep_past(join_past.event_type);
     v_last := pgps_internal.last_batch();
     v_class := pgps_internal.find_class_of(join_past.subscription, join_past.event_type, true);
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
@@ -259,8 +276,7 @@ declare
     v_signature pgps_internal.signature;
     v_reached bigint;
 begin
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
-        'share mode', (own_class.event_type).log);
+    perform pgps_internal.keep_past(own_class.event_type);
     -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
     perform pgps_internal.hold_owner(v_owner::oid);
     class_id := pgps_internal.find_class_of(own_class.subscription, own_class.event_type, true);

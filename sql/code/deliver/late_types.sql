@@ -60,21 +60,29 @@ declare
     v_from bigint := coalesce((join_late.late).after_batch, (join_late.last).batch_id, 0);
     v_skip int8multirange := pgps_internal.published_before(join_late.event_type, (join_late.late).seen,
         join_late.last);
+    v_subscription pgps_internal.subscription;
+    v_is_locked boolean;
     v_is_shared boolean := (join_late.subscription).handler = 'any' and (join_late.subscription).callback is null;
 begin
     perform pgps_internal.note_joined(join_late.subscription);
-    perform from pgps_internal.subscription s
-        where s.subscription_id = (join_late.late).subscription_id for key share skip locked;
-    if not found or (join_late.subscription).filter is not null
-            or pgps_internal.shares_many(join_late.subscription, (join_late.event_type).type_id) then
-        perform pgps_internal.open_lane((join_late.subscription).owner);
+    -- As it is now: somebody may have changed it since it was looked up, or be about to.
+    select s.* into v_subscription from pgps_internal.subscription s
+        where s.subscription_id = (join_late.late).subscription_id for no key update skip locked;
+    v_is_locked := not found;
+    if v_is_locked then
+        perform pgps_internal.note_unmet('pgps_internal.subscription');
+        v_subscription := join_late.subscription;
+    end if;
+    if v_is_locked or v_subscription.filter is not null
+            or pgps_internal.shares_many(v_subscription, (join_late.event_type).type_id) then
+        perform pgps_internal.open_lane(v_subscription.owner);
         insert into pgps_internal.joining (subscription_id, type_id, from_batch, skip)
         values ((join_late.late).subscription_id, (join_late.late).type_id, v_from, v_skip) on conflict do nothing;
         perform pg_notify('pgps_lanes', '');
         return;
     end if;
     -- A class of its own: the owner's definitions, under whose lock classes are shared, may be locked by the owner.
-    v_class := pgps_internal.find_class(join_late.event_type, (join_late.subscription).owner, null, null, '{}', true,
+    v_class := pgps_internal.find_class(join_late.event_type, v_subscription.owner, null, null, '{}', true,
         false);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_late.late).subscription_id, v_class, (join_late.late).type_id, v_from, v_skip, v_is_shared);
@@ -84,7 +92,7 @@ begin
             where c.class_id = v_class;
     end if;
     perform pgps_internal.add_feature((join_late.late).type_id, 'share') where v_is_shared;
-    if (join_late.subscription).callback is not null then
+    if v_subscription.callback is not null then
         perform pgps_internal.build_callback((join_late.late).subscription_id, (join_late.late).type_id);
     end if;
 end
@@ -194,6 +202,7 @@ as $$
 declare
     v_joining pgps_internal.joining;
     v_state text;
+    v_schema text;
     v_error text;
     v_context text;
 begin
@@ -204,9 +213,9 @@ begin
         begin
             perform pgps_internal.join_at_once(v_joining, join_rest.subscription, join_rest.last);
         exception when others or assert_failure or query_canceled then
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+            get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text,
                 v_context = pg_exception_context;
-            if pgps_internal.is_cancelled(v_state, v_context) or pgps_internal.is_held_up(v_state, v_context) then
+            if pgps_internal.is_passing(v_state, v_context, v_schema, v_error) then
                 raise;
             end if;
             perform pgps_internal.note_unjoined(v_joining, v_error);

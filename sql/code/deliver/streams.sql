@@ -173,7 +173,7 @@ begin
             hint = 'Give a positive number, or null for all that waits.';
     end if;
     perform pgps_internal.require_position(v_subscription, v_after_batch, v_after_event);
-    if v_subscription.state = 'active' then
+    if v_subscription.state = 'active' and not pgps_internal.is_unmet(v_id) then
         with p as materialized (
             select p.batch_id, p.events, p.last_event, pg_column_size(p.delivery) as bytes
             from pgps_internal.stream_parts(v_id, v_after_batch, v_after_event, 9223372036854775807,

@@ -141,6 +141,8 @@ begin
     if v_subscription.is_pattern then
         perform pgps_internal.note_unmet('pgps_internal.event_type');
         perform pgps_internal.join_unseen_types(v_subscription, args ->> 'start');
+        -- See pgps_internal.is_unmet.
+        perform pgps_internal.wake_dispatcher();
     end if;
     if v_subscription.callback is not null then
         perform pgps_internal.note_callback(v_subscription);

@@ -76,7 +76,9 @@ as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_administered(caller, args ->> 'name');
 begin
-    perform pgps_internal.drop_subscription(v_subscription.subscription_id);
+    perform from pgps_internal.subscription s where s.subscription_id = v_subscription.subscription_id for update;
+    perform pgps_internal.require_subscription(v_subscription),
+        pgps_internal.drop_subscription(v_subscription.subscription_id);
 end
 $$;
 comment on function pgps_internal.do_unsubscribe(name, jsonb) is 'See pgps.unsubscribe';
@@ -108,13 +110,14 @@ begin
         and j.failures >= 3;
     v_waits := v_waits or found;
     if v_waits and v_subscription.state = 'suspended' then
+        update pgps_internal.subscription s set last_error = pgps_internal.catching_up_text()
+            where s.subscription_id = v_subscription.subscription_id;
         perform pg_notify('pgps_lanes', '');
         return;
     end if;
     update pgps_internal.subscription s set state = 'active', last_error = null
         where s.subscription_id = v_subscription.subscription_id;
-    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id
-        else 'pgps_internal' end, '');
+    perform pgps_internal.wake_consumers(array[v_subscription.subscription_id]);
 end
 $$;
 comment on function pgps_internal.make_active(pgps_internal.subscription, boolean) is
@@ -133,6 +136,7 @@ begin
         update pgps_internal.subscription s set state = args ->> 'state'
             where s.subscription_id = v_subscription.subscription_id;
     end if;
+    perform pgps_internal.require_subscription(v_subscription);
 end
 $$;
 comment on function pgps_internal.do_set_state(name, jsonb) is 'See pgps.pause and pgps.resume';
@@ -196,9 +200,7 @@ begin
         perform pgps_internal.make_pending(v_class.class_id, coalesce(v_class.suspended_batch, v_upto));
         return false;
     end if;
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
-        'share mode',
-        (resume_class.event_type).log);
+    perform pgps_internal.keep_past(resume_class.event_type);
     perform pgps_internal.set_class_active(v_class.class_id, true);
     perform pgps_internal.replay(v_class.class_id, resume_class.event_type, 0,
         coalesce(v_class.suspended_batch, v_upto), v_upto);
@@ -247,10 +249,16 @@ begin
     if args ->> 'start' is null then
         raise exception 'the start is null' using errcode = '22023', hint = 'Use now, earliest, or an event id.';
     end if;
-    perform pgps_internal.hold_subscription(v_subscription.subscription_id, v_subscription.name);
+    perform pgps_internal.hold_subscription(v_subscription.subscription_id, v_subscription.name),
+        pgps_internal.require_subscription(v_subscription);
     -- Reading the position also keeps reclaim from the positions until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);
     perform pgps_internal.retire(v_subscription, false);
+    if v_subscription.is_pattern then
+        -- An event type of it may be made meanwhile: whoever makes it sees by this lock that both have still to meet.
+        lock table pgps_internal.subscription in row exclusive mode;
+        perform pgps_internal.note_unmet('pgps_internal.event_type');
+    end if;
     with gone as (delete from pgps_internal.member m where m.subscription_id = v_subscription.subscription_id
         returning m.class_id, m.type_id)
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
@@ -276,8 +284,7 @@ begin
     if v_subscription.state = 'suspended' and v_subscription.last_error like 'backlog: %' then
         perform pgps_internal.make_active(v_subscription, true);
     end if;
-    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id
-        else 'pgps_internal' end, '');
+    perform pgps_internal.wake_consumers(array[v_subscription.subscription_id]);
 end
 $$;
 comment on function pgps_internal.do_seek(name, jsonb) is 'See pgps.seek';

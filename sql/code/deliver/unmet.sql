@@ -60,6 +60,86 @@ $$;
 comment on function pgps_internal.joins_late(bigint, integer, bigint, pgps_internal.batch) is
 'Notes that a subscription to a prefix joins an event type with all that came after a batch';
 
+create or replace function pgps_internal.misfits(subscription_id bigint) returns setof pgps_internal.member
+language sql stable
+begin atomic
+    select m.* from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+    join pgps_internal.class c on c.class_id = m.class_id
+    where s.is_pattern and s.kind <> 'link' and c.signature_id is null
+        and (s.filter is not null or c.owner <> s.owner)
+        and s.subscription_id = coalesce(misfits.subscription_id, s.subscription_id);
+end;
+comment on function pgps_internal.misfits(bigint) is
+'Members of subscriptions to a prefix (of one; null = all) that were without a filter, or had another owner, when the
+type was made';
+
+create or replace function pgps_internal.left_joining(subscription_id bigint) returns setof pgps_internal.joining
+language sql stable
+begin atomic
+    select j.* from pgps_internal.joining j join pgps_internal.subscription s using (subscription_id)
+    where s.filter is null and j.failures = 0 and (s.handler <> 'any' or s.callback is not null)
+        and s.subscription_id = coalesce(left_joining.subscription_id, s.subscription_id);
+end;
+comment on function pgps_internal.left_joining(bigint) is
+'Event types that a subscription to a prefix (null = any) is to join in its lane, though it has no filter any more: the
+lane may let it do so after the dispatcher has dispatched events of the type';
+
+create or replace function pgps_internal.unmet_types(subscription pgps_internal.subscription, tried text[])
+returns setof integer
+language sql stable
+begin atomic
+    select t.type_id from pgps_internal.event_type t
+    where (unmet_types.subscription).is_pattern and pgps._covers((unmet_types.subscription).event_type, t.name)
+        and concat_ws(' ', (unmet_types.subscription).subscription_id, t.type_id) <> all (unmet_types.tried)
+        and not exists (select from pgps_internal.member m
+            where m.subscription_id = (unmet_types.subscription).subscription_id and m.type_id = t.type_id)
+        and not exists (select from pgps_internal.joining j
+            where j.subscription_id = (unmet_types.subscription).subscription_id and j.type_id = t.type_id)
+        and not exists (select from pgps_internal.late_type l
+            where l.subscription_id = (unmet_types.subscription).subscription_id and l.type_id = t.type_id);
+end;
+comment on function pgps_internal.unmet_types(pgps_internal.subscription, text[]) is
+'Event types of its prefix that a subscription has not joined and is not to join. tried: pairs of a subscription and a
+type that have met already';
+
+create or replace function pgps_internal.is_unmet(subscription_id bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tried text[];
+begin
+    if pg_relation_size('pgps_internal.unmet'::regclass) = 0
+            or not exists (select from pgps_internal.unmet) then
+        return false;
+    end if;
+    v_tried := array(select unnest(u.tried) from pgps_internal.unmet u);
+    return exists (select from pgps_internal.misfits(is_unmet.subscription_id))
+        -- One class has still to catch up, and another one was joined meanwhile.
+        or (select count(distinct c.is_active) from pgps_internal.member m join pgps_internal.class c using (class_id)
+            where m.subscription_id = is_unmet.subscription_id and (c.is_active or c.is_pending)) > 1
+        or exists (select from pgps_internal.left_joining(is_unmet.subscription_id))
+        or exists (select from pgps_internal.subscription s
+            cross join lateral pgps_internal.unmet_types(s, v_tried) t
+            where s.subscription_id = is_unmet.subscription_id);
+end
+$$;
+comment on function pgps_internal.is_unmet(bigint) is
+'True when a subscription to a prefix has still to meet an event type that was made while it was made or changed: whoever
+read on would pass events of that type, or of the others. The dispatcher, which is woken when that is committed, has
+them meet (join_unmet)';
+
+create or replace function pgps_internal.rejoins_at(member pgps_internal.member, last pgps_internal.batch)
+returns bigint
+language sql immutable
+begin atomic
+    -- What has been shared out to competing consumers is not shared out again.
+    select case when (rejoins_at.member).takes_batch then (rejoins_at.last).batch_id
+        else least((rejoins_at.member).from_batch, (rejoins_at.last).batch_id) end;
+end;
+comment on function pgps_internal.rejoins_at(pgps_internal.member, pgps_internal.batch) is
+'The batch after which a subscription gets the events of a type that it joins anew. last: the one before the next';
+
 create or replace function pgps_internal.rejoin_changed(last pgps_internal.batch) returns void
 language plpgsql
 as $$
@@ -67,15 +147,11 @@ declare
     v_left pgps_internal.joining[];
     v_misfit pgps_internal.member[];
 begin
-    -- Its lane lets join who has a filter, and may do so after the dispatcher has dispatched events of the type.
-    v_left := array(select j from pgps_internal.joining j join pgps_internal.subscription s using (subscription_id)
-        where s.filter is null and j.failures = 0 and (s.handler <> 'any' or s.callback is not null)
+    v_left := array(select j from pgps_internal.left_joining(null) x
+        join pgps_internal.joining j on j.subscription_id = x.subscription_id and j.type_id = x.type_id
         for update of j skip locked);
-    -- It was without a filter, or had another owner, when the type was made.
-    v_misfit := array(select m from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-        join pgps_internal.class c on c.class_id = m.class_id
-        where s.is_pattern and s.kind <> 'link' and c.signature_id is null
-            and (s.filter is not null or c.owner <> s.owner)
+    v_misfit := array(select m from pgps_internal.misfits(null) x
+        join pgps_internal.member m on m.subscription_id = x.subscription_id and m.class_id = x.class_id
         for update of m skip locked);
     if v_left = '{}' and v_misfit = '{}' then
         return;
@@ -87,15 +163,17 @@ begin
     perform pgps_internal.joins_late(x.subscription_id, x.type_id, x.from_batch, rejoin_changed.last)
         from unnest(v_left) x;
     perform case when s.filter is null
-            then pgps_internal.joins_late(x.subscription_id, x.type_id, least(x.from_batch,
-                (rejoin_changed.last).batch_id), rejoin_changed.last)
+            then pgps_internal.joins_late(x.subscription_id, x.type_id,
+                pgps_internal.rejoins_at(x, rejoin_changed.last), rejoin_changed.last)
             else pgps_internal.open_lane(s.owner) end
     from unnest(v_misfit) x join pgps_internal.subscription s using (subscription_id);
     insert into pgps_internal.joining (subscription_id, type_id, from_batch, skip)
-    select x.subscription_id, x.type_id, least(x.from_batch, (rejoin_changed.last).batch_id), x.skip
+    select x.subscription_id, x.type_id, pgps_internal.rejoins_at(x, rejoin_changed.last), x.skip
     from unnest(v_misfit) x join pgps_internal.subscription s using (subscription_id) where s.filter is not null
     on conflict do nothing;
     perform pgps_internal.drop_unused_classes(array(select x.class_id from unnest(v_misfit) x)),
+        pgps_internal.wake_consumers(array(select x.subscription_id from unnest(v_left) x
+            union select x.subscription_id from unnest(v_misfit) x)),
         pg_notify('pgps_lanes', '');
 end
 $$;
@@ -109,6 +187,7 @@ as $$
 declare
     v_notes record;
     v_tried text[];
+    v_met bigint[];
     v_all_met boolean;
 begin
     -- Mostly the table is empty, which its size tells without a query.
@@ -129,18 +208,12 @@ begin
             where b.type_id = t.type_id and b.batch_id > p.received_batch and b.batch_id <= (join_unmet.last).batch_id)
             then greatest(p.received_batch, 0) end
         from pgps_internal.subscription s
-        join pgps_internal.event_type t on s.is_pattern and pgps._covers(s.event_type, t.name)
+        cross join lateral pgps_internal.unmet_types(s, v_tried) t(type_id)
         cross join lateral pgps_internal.position_of(s.subscription_id) p
-        where concat_ws(' ', s.subscription_id, t.type_id) <> all (v_tried)
-            and not exists (select from pgps_internal.member m
-                where m.subscription_id = s.subscription_id and m.type_id = t.type_id)
-            and not exists (select from pgps_internal.joining j
-                where j.subscription_id = s.subscription_id and j.type_id = t.type_id)
-            and not exists (select from pgps_internal.late_type l
-                where l.subscription_id = s.subscription_id and l.type_id = t.type_id)
-        returning concat_ws(' ', subscription_id, type_id) as pair
+        returning subscription_id, concat_ws(' ', subscription_id, type_id) as pair
     )
-    select array_agg(u.pair) into v_tried from unmet u;
+    select array_agg(u.pair), array_agg(u.subscription_id) into v_tried, v_met from unmet u;
+    perform pgps_internal.wake_consumers(v_met);
     v_all_met := pgps_internal.meet_rooms();
     if v_all_met then
         delete from pgps_internal.unmet u where u.place = any (v_notes.over);

@@ -29,6 +29,17 @@ comment on function pgps_internal.wake_members(bigint[]) is
 transaction ends, the setting pgps.woken tells the worker how many subscriptions of both kinds there are, as a sum with
 a term for each event type';
 
+create or replace function pgps_internal.wake_consumers(subscription_ids bigint[]) returns void
+language plpgsql
+as $$
+begin
+    perform pg_notify(case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end, '')
+    from pgps_internal.subscription s where s.subscription_id = any (wake_consumers.subscription_ids);
+end
+$$;
+comment on function pgps_internal.wake_consumers(bigint[]) is
+'Wakes those who receive from subscriptions when something may wait that no batch has brought';
+
 create or replace function pgps._ring() returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp

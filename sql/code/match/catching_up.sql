@@ -22,6 +22,39 @@ $$;
 comment on function pgps_internal.make_pending(bigint, bigint) is
 'Takes a class out of matching until the dispatcher or its lane has matched it with what came after a batch';
 
+create or replace function pgps_internal.catching_up_text() returns text
+language sql immutable
+as $$ select 'it catches up with what came meanwhile, and goes on by itself'::text $$;
+comment on function pgps_internal.catching_up_text() is
+'Why a subscription is suspended whose classes are pending, in last_error';
+
+create or replace function pgps_internal.go_on_caught_up() returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_gone_on bigint[];
+begin
+    with gone_on as (
+        update pgps_internal.subscription s set state = 'active', last_error = null
+        where s.subscription_id in (select t.subscription_id from pgps_internal.subscription t
+            where t.state = 'suspended' and t.last_error = pgps_internal.catching_up_text()
+                and not exists (select from pgps_internal.member m join pgps_internal.class c using (class_id)
+                    where m.subscription_id = t.subscription_id and not c.is_active)
+                and not exists (select from pgps_internal.joining j
+                    where j.subscription_id = t.subscription_id and j.failures < 0)
+            for no key update of t skip locked)
+        returning s.subscription_id
+    )
+    select array_agg(g.subscription_id) into v_gone_on from gone_on g;
+    perform pgps_internal.wake_members(array(select m.class_id from pgps_internal.member m
+        where m.subscription_id = any (v_gone_on)));
+    return coalesce(cardinality(v_gone_on), 0);
+end
+$$;
+comment on function pgps_internal.go_on_caught_up() is
+'Makes the subscriptions active that somebody had locked when their classes had caught up; returns how many';
+
 drop function if exists pgps_internal.catch_up(pgps_internal.class, bigint, boolean);
 create or replace function pgps_internal.catch_up(
     class pgps_internal.class, upto bigint, is_last boolean = true, piece pgps_internal.lane_piece = null
@@ -32,6 +65,7 @@ as $$
 declare
     v_type pgps_internal.event_type;
     v_state text;
+    v_schema text;
     v_error text;
     v_context text;
 begin
@@ -52,10 +86,12 @@ begin
             return true;
         end if;
     exception when others or assert_failure or query_canceled then
-        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text,
+            v_context = pg_exception_context;
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
-        elsif pgps_internal.is_held_up(v_state, v_context) and not exists (select from pgps_internal.signature g
+        elsif pgps_internal.is_race(v_state, v_schema, v_error) or pgps_internal.is_held_up(v_state, v_context)
+                and not exists (select from pgps_internal.signature g
                 where g.signature_id = (catch_up.class).signature_id and g.in_lane) then
             return false;
         end if;
@@ -63,7 +99,7 @@ begin
             format('filter: %s', v_error));
         return true;
     end;
-    -- A subscription that another session has locked is not waited for; it has to be resumed once more.
+    -- A subscription that another session has locked is not waited for: reclaim makes it active (go_on_caught_up).
     update pgps_internal.subscription s set state = 'active', last_error = null
     where s.subscription_id in (
         select t.subscription_id from pgps_internal.subscription t join pgps_internal.member m using (subscription_id)

@@ -86,6 +86,10 @@ begin
     delete from pgps_internal.joining j
     where j.subscription_id = (join_in_lane.joining).subscription_id and j.type_id = (join_in_lane.joining).type_id
     returning j.skip into v_skip;
+    if not found then
+        -- The dispatcher has it join, or somebody who has changed the subscription.
+        return;
+    end if;
     select s.* into v_subscription from pgps_internal.subscription s
         where s.subscription_id = (join_in_lane.joining).subscription_id;
     v_is_shared := v_subscription.handler = 'any' and v_subscription.callback is null;
@@ -98,7 +102,7 @@ begin
         where c.class_id = v_class;
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values (v_subscription.subscription_id, v_class, v_type.type_id, v_joining.from_batch,
-        coalesce(v_skip, (join_in_lane.joining).skip), v_is_shared)
+        v_skip, v_is_shared)
     on conflict do nothing;
     perform pgps_internal.add_feature(v_type.type_id, 'share') where v_is_shared;
     if v_subscription.callback is not null then
@@ -111,7 +115,8 @@ begin
     if v_new and (v_signature.in_lane is not true or v_joining.from_batch < join_in_lane.upto) then
         -- Until the lane has caught up, in parts, nobody reads past that.
         perform pgps_internal.make_pending(v_class, v_joining.from_batch);
-        update pgps_internal.subscription s set state = 'suspended'
+        update pgps_internal.subscription s set state = 'suspended',
+            last_error = pgps_internal.catching_up_text()
         where s.subscription_id = v_subscription.subscription_id and s.state = 'active' and v_signature.in_lane;
         return;
     end if;
@@ -149,13 +154,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_state text;
+    v_schema text;
     v_error text;
     v_context text;
 begin
     perform pgps_internal.join_in_lane(try_joining.joining, try_joining.upto);
 exception when others or assert_failure or query_canceled then
-    get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-    if pgps_internal.is_cancelled(v_state, v_context) then
+    get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text,
+        v_context = pg_exception_context;
+    if pgps_internal.is_passing(v_state, v_context, v_schema, v_error) then
         raise;
     end if;
     perform pgps_internal.note_unjoined(try_joining.joining, v_error);

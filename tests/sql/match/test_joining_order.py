@@ -151,3 +151,27 @@ def test_nothing_is_lost_of_other_types_when_one_is_being_made_while_a_pattern_g
         run_lanes(broker)
         got += take_only(broker, "pattern")
     assert got == [1, 3]
+
+
+def test_nobody_reads_past_a_lane_when_a_type_was_made_and_dispatched_while_a_filter_was_set(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    """The type was joined without the filter, at once; the others are asked about in a lane from the commit on."""
+    call(broker, "subscribe", "pattern", "p*")
+    publish(broker, "pa", 1)
+    cut(broker)
+    assert take_only(broker, "pattern") == [1]
+    opened = connect(dsn=own_database, autocommit=False)
+    call(opened, "alter_subscription", "pattern", filter="public.good(n)")
+    make_type(broker, "pc")
+    publish(broker, "pa", 2)
+    cut(broker)
+    publish(broker, "pc", 3)
+    cut(broker)
+    opened.commit()
+    got = take_only(broker, "pattern")
+    for _ in range(3):
+        cut(broker)
+        run_lanes(broker)
+        got += take_only(broker, "pattern")
+    assert got == [2, 3]

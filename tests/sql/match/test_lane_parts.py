@@ -161,6 +161,35 @@ def test_what_is_resumed_catches_up_in_parts_too(
     assert take_only(session, "lane") == [1, 3, 4, 5, 6, 7, 8, 9], "2 is in the exception queue"
 
 
+def test_what_somebody_has_locked_when_it_has_caught_up_goes_on(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Role
+) -> None:
+    """Nobody has to resume it a second time, and it says that it goes on by itself."""
+    owner, boss = role("owner"), role("boss", "pgps_admin")
+    make_filter(broker, "if n = 2 then raise undefined_table; end if")
+    rows(broker, f"grant select on pgps_event.pa, pgps_event.pb to {owner}")
+    session, admin = connect(owner, dsn=own_database), connect(boss, dsn=own_database)
+    call(session, "subscribe", "lane", "p*", "public.good(n)")
+    publish(broker, "pa", 1, 2)
+    cut(broker)
+    run_lanes(broker)
+    make_filter(broker)
+    call(admin, "resume", "lane")
+    assert "goes on by itself" in value(broker, "select last_error from pgps.subscriptions where name = 'lane'")
+    opened = connect(boss, dsn=own_database, autocommit=False)
+    call(opened, "alter_subscription", "lane", priority=3)
+    run_lanes(broker)
+    rows(broker, "select pgps.reclaim()")
+    assert value(broker, STATE) == "suspended"
+    opened.commit()
+    rows(broker, "select pgps.reclaim()")
+    assert value(broker, STATE) != "suspended"
+    publish(broker, "pa", 3)
+    cut(broker)
+    run_lanes(broker)
+    assert take_only(session, "lane") == [1, 3], "2 is in the exception queue"
+
+
 def test_a_lane_that_is_quick_for_a_whole_batch_asks_about_whole_batches_again(broker: psycopg.Connection) -> None:
     call(broker, "subscribe", "lane", "pa", "public.good(n)")
     publish(broker, "pa", 1)
