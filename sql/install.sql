@@ -65,9 +65,9 @@
 
 -- core: What everything else uses: settings, look-ups, turns instead of locks, segments of queues.
 \ir code/core/clock.sql
-\ir code/core/races.sql
 \ir code/core/entry.sql
 \ir code/core/permissions.sql
+\ir code/core/races.sql
 \ir code/core/lookups.sql
 \ir code/core/settings.sql
 \ir code/core/generated.sql
