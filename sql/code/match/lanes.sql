@@ -97,8 +97,11 @@ begin
                     or exists (select from pgps_internal.asked_again))
                 and l.is_slow = coalesce(lanes_with_work.is_slow, l.is_slow) and pgps_internal.has_guests(l.owner)
         )
-        -- What is furthest behind comes first: the call may end before it has come to all of them.
-        select p.lane_id from behind b join pgps_internal.lane_place p using (lane_id) order by p.batch_id, p.lane_id);
+        -- Who has waited longest for his turn comes first: the call may end before it has come to all of them. Not who is
+        -- furthest behind: that would be the one who takes long, each time, and nobody else before he has caught up.
+        select b.lane_id from behind b
+        order by (select s.step_id from pgps_internal.lane_step s where s.lane_id = b.lane_id
+            order by s.step_id desc limit 1) nulls first, b.lane_id);
 end
 $$;
 comment on function pgps_internal.lanes_with_work(bigint, boolean) is

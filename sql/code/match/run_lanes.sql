@@ -27,6 +27,7 @@ as $$
 declare
     v_run pgps_internal.lane_run;
     v_began timestamptz := clock_timestamp();
+    v_entered timestamptz;
     v_slot integer := (select s.slot from pgps_internal.lane_session s where s.pid = pg_backend_pid());
 begin
     perform pgps_internal.require_read_committed();
@@ -37,10 +38,17 @@ begin
     -- costs.
     while next <= cardinality(_run_lanes.lanes) and not late
         and clock_timestamp() - v_began < interval '20 milliseconds' loop
+        v_entered := clock_timestamp();
         -- A slow lane matches one batch at a time, since its time limit is for one batch.
         v_run := pgps_internal.run_lane(_run_lanes.lanes[next], _run_lanes.slow, case when _run_lanes.slow then 1
             else 100 end, _run_lanes.seconds,
             v_slot);
+        if v_run.told is null and not _run_lanes.slow and cardinality(_run_lanes.lanes) > 1
+                and clock_timestamp() - v_entered > interval '0.5 seconds' then
+            -- Others wait for it, and again in each round.
+            v_run.told := pgps_internal.note_slow_lane(l, null, 1, '0.5 seconds') from pgps_internal.lane l
+                where l.lane_id = _run_lanes.lanes[next];
+        end if;
         if v_run.told is not null then
             told := told || v_run.told;
         end if;

@@ -91,19 +91,46 @@ def test_filters_are_moved_when_there_may_be_fewer_and_nothing_comes_twice_or_ne
     assert received(alice, "hers") == [*[everything] * 4, [2, 3, 4, 5, 6], [2, 4, 6], everything, everything]
 
 
-def test_of_many_lanes_the_one_that_is_furthest_behind_is_asked_first(
+_ORDER = """
+    select l.owner::text from unnest(pgps_internal.lanes_with_work(0, %s)) with ordinality w(lane_id, place)
+    join pgps_internal.lane l using (lane_id) order by w.place
+"""
+
+
+def test_of_many_lanes_the_one_that_has_waited_longest_is_asked_first(
     admin: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
 ) -> None:
+    """Not the one that is furthest behind, which is the one that takes long."""
     rows(admin, "create table public.wanted as select 1 as n; grant select on public.wanted to public")
-    names = [role("alice"), role("bob")]
-    for name in names:
+    alice, bob = (role(name) for name in ("alice", "bob"))
+    for name in (alice, bob):
         condition = "n in (select w.n from public.wanted w)"
         call(connect(name, dsn=own_database), "subscribe", name, "tick", filter=condition)
-    rows(admin, "update pgps_internal.lane set is_slow = true where owner = %s::regrole", [names[1]])
+    step = "insert into pgps_internal.lane_step (lane_id, batch_id) select lane_id, %s from pgps_internal.lane"
+    for _ in range(9):
+        publish(admin, "tick", 1)
+        rows(admin, "select pgps.dispatch_batch(1)")
+    rows(admin, step + " where owner = %s::regrole", [8, bob])
+    rows(admin, step + " where owner = %s::regrole", [3, alice])
+    assert column(admin, _ORDER, [False]) == [bob, alice]
+    rows(admin, step + " where owner = %s::regrole", [8, bob])
+    assert column(admin, _ORDER, [False]) == [alice, bob]
+
+
+def test_a_lane_that_takes_long_while_others_wait_is_slow(
+    admin: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    rows(
+        admin, "create function public.takes_long(n integer) returns boolean language plpgsql as "
+        "$$ begin perform pg_sleep(0.6); return true; end $$"
+    )  # fmt: skip
+    names = [role("alice"), role("bob")]
+    for name, condition in zip(names, ("public.takes_long(n)", "n in (select 1 from public.wanted)"), strict=True):
+        rows(admin, "create table if not exists public.wanted (); grant select on public.wanted to public")
+        call(connect(name, dsn=own_database), "subscribe", name, "tick", filter=condition)
     publish(admin, "tick", 1)
-    rows(admin, "select pgps.dispatch()")
-    rows(admin, "update pgps_internal.lane set is_slow = true")
-    publish(admin, "tick", 1)
-    rows(admin, "select pgps.dispatch()")
-    order = "select l.owner::text from unnest(pgps_internal.lanes_with_work(0, true)) with ordinality w(lane_id, place)"
-    assert column(admin, order + " join pgps_internal.lane l using (lane_id) order by w.place") == names[::-1]
+    rows(admin, "select pgps.dispatch_batch(1)")
+    slow = "select owner::text from pgps_internal.lane where is_slow"
+    rows(admin, "call pgps.run_lanes(slow => false)")
+    assert column(admin, slow) == [names[0]]
+    assert "0.5 s" in value(admin, "select last_error from pgps.lanes where role = %s", [names[0]])
