@@ -9,7 +9,7 @@ import pytest
 from tests.fix_broker import call, make_type, rows, value
 from tests.links.auditing import Brokers, findings
 from tests.links.horizon_stage import Scene, wants_all
-from tests.links.peer import Item, Peer
+from tests.links.peer import Item, Origin, Peer
 
 
 def _wants(peer: Peer, key: str, filter: str) -> Item:  # noqa: A002
@@ -26,22 +26,22 @@ def _counts(s: Scene, peer: Peer, after: int, upto: int, *events: int) -> Item:
 
 
 def _stated(peer: Peer, *, horizon: int) -> list[tuple[int, int, int, int]]:
-    """After, upto, events of each count that a child heard, and how many of these events it took.
+    """After, upto, events of each count that a child heard, and how many of these events it had taken by then.
 
     horizon: where it was when it attached; it takes nothing up to there.
     """
-    said = [i["body"]["recounts"]["tick"] for i in peer.all_heard if i["kind"] == "audit" and "recounts" in i["body"]]
+    stated: list[tuple[int, int, int, int]] = []
     taken: dict[int, int] = {}
     last = horizon
     for item in peer.all_heard:
         if item["kind"] in ("data", "silence") and item["upto"] > last:
             last = item["upto"]
             taken[last] = item["events"]
-    return [
-        (one["after"], one["upto"], one["events"],
-         sum(events for place, events in taken.items() if one["after"] < place <= one["upto"]))
-        for one in said
-    ]  # fmt: skip
+        elif item["kind"] == "audit" and "recounts" in item["body"]:
+            one = item["body"]["recounts"]["tick"]
+            took = sum(events for place, events in taken.items() if one["after"] < place <= one["upto"])
+            stated.append((one["after"], one["upto"], one["events"], took))
+    return stated
 
 
 def _agree(peer: Peer, *, horizon: int) -> list[tuple[int, int, int, int]]:
@@ -113,6 +113,33 @@ def test_what_is_fetched_again_for_one_child_is_counted_for_no_other(brokers: Br
         assert [(upto, there) for _, upto, there, _ in _agree(s.c, horizon=4)][-1] == (8, 1)
 
 
+def test_what_is_fetched_for_another_child_may_come_behind_a_count_at_one_of_its_places(brokers: Brokers) -> None:
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        y = Origin("y")
+        s.subscribe("few", "n >= 5")
+        s.b.say(s.b.ad(s.x), s.b.ad(y))
+        s.b.hear()
+        one = s.number(s.b)
+        s.b.say(s.b.data(s.x, one, 0, 4), s.b.active(s.x, s.b.key(s.x), one, 4))
+        s.c.say(_wants(s.c, "k", "n < 3"), s.c.message("attach", **s.x.key, attachment=1, horizon=4, keep=[]))
+        s.c.hear()
+        s.b.say(s.b.data(s.x, one, 4, 5, (50, 5)), s.b.data(s.x, one, 5, 6, (60, 6)))
+        here.settle()
+        # An event of y waits for dispatch, so c is told no silence of x, though its batches are counted.
+        s.b.say(s.b.data(y, s.b.attachment(y)["attachment"], 0, 1, (1, 9)))
+        s.c.hear(settle=False)
+        d = s.peer("d")
+        d.say(*wants_all(s, d, "every", 4))
+        for peer in (d, s.b, d, s.b):
+            peer.hear(settle=False)
+        two = s.number(s.b)
+        s.b.say(s.b.data(s.x, two, 4, 5, (50, 5)), s.b.data(s.x, two, 5, 6, (60, 6), (61, 2)))
+        assert [(item["upto"], item["events"]) for item in s.c.hear() if item["kind"] == "data"] == [(6, 1)]
+        assert _agree(s.c, horizon=4) == [(4, 6, 0, 0)]
+
+
 def test_what_was_left_out_while_a_child_waited_for_its_answer_is_not_counted(brokers: Brokers) -> None:
     """A filter of another type broke, and the child withdrew it before it was in force again."""
     (here,) = brokers(1)
@@ -176,6 +203,25 @@ def test_an_event_that_was_refused_and_is_published_behind_a_child_is_not_counte
             s.b.say(s.b.data(s.x, one, n - 1, n, (10 * n, n)))
             s.c.hear()
         assert [(upto, there) for _, upto, there, _ in _agree(s.c, horizon=4)][-1] == (9, 1)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_comes_behind_a_count_is_not_compared_with_it(brokers: Brokers, lost: bool) -> None:
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        s.subscribe("few", "n >= 5")
+        s.b.say(s.b.ad(s.x))
+        s.b.hear()
+        one = s.number(s.b)
+        s.b.say(s.b.data(s.x, one, 0, 4), s.b.active(s.x, s.b.key(s.x), one, 4))
+        counted = (5, 5) if lost else (5,)
+        s.b.say(
+            s.b.data(s.x, one, 4, 5, (50, 5)), _counts(s, s.b, 4, 6, *counted), s.b.data(s.x, one, 5, 6, (60, 6))
+        )  # fmt: skip
+        assert findings(here) == ([("log", "count", "b", "x", 2, 1)] if lost else [])
+        s.b.say(s.b.data(s.x, one, 6, 7, (70, 7)), _counts(s, s.b, 6, 7, 7))
+        assert len(findings(here)) == lost
 
 
 @pytest.mark.parametrize("counted", [(5, 6, 7, 8), (6, 8), (5, 5, 6, 6, 7, 7, 8)])

@@ -41,6 +41,7 @@ STABLE = {
     "kept_for_answers": _RECLAIM,
     "needed_rows": _RECLAIM,
     "sent": _BEHIND,
+    "horizon_seen": "called when be_silent has locked the ledger in this transaction",
     "arrivals_behind": _BEHIND,
     "compare_recounts": _BEHIND,
     "in_other_epochs": _BEHIND,
@@ -128,5 +129,6 @@ def test_the_newest_rows_are_read_by_volatile_functions() -> None:
 def test_what_has_to_see_one_picture_asks_nobody_who_sees_more() -> None:
     """What is kept for positions and for shipments; up to where nothing waits, and what waits."""
     functions = dict(_functions())
-    for name in ("low_of_subscriptions", "kept_for_answers", "reclaim_links", "be_silent"):
+    kept = ("low_of_subscriptions", "kept_for_answers", "reclaim_links")
+    for name in (*kept, "be_silent", "settled_place", "recount_windows"):
         assert not re.search(r"pgps_internal\.(position_of|horizon|reached)\(", functions[name]), name

@@ -43,8 +43,10 @@ returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
+    -- Never by pgps_internal.reached, which may see more than this statement: what comes while it runs has no part in
+    -- this count, and would be in no later one.
     select case when (settled_place.origin).is_self then settled_place.packed
-        when a.first_open is null then pgps_internal.reached((settled_place.origin).origin_id)
+        when a.first_open is null then pgps_internal.horizon_seen((settled_place.origin).origin_id)
         when a.first_open <= a.last_done then null else a.first_open - 1 end
     from pgps_internal.open_arrivals((settled_place.origin).origin_id, settled_place.after, settled_place.packed) a
 $$;
@@ -87,7 +89,7 @@ begin
             -- It begins behind all that is here, and all that the neighbour had when it turned to this broker: a child
             -- may be ahead, and takes nothing of what comes here up to there.
             case when (l.origin).is_self then recount_windows.packed
-                else greatest(pgps_internal.reached(l.origin_id), l.horizon) end as first,
+                else greatest(pgps_internal.horizon_seen(l.origin_id), l.horizon) end as first,
             case when x.after is not null
                 then pgps_internal.settled_place(l.origin, x.after, recount_windows.packed) end as upto
         from live l join (select k.origin_id, min(k.after) as after from known k

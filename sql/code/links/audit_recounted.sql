@@ -25,7 +25,8 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     -- Compared is what came by this attachment alone: by another path other filters were in force, and what came by it
-    -- does not come again; of what is fetched again for children a part came before.
+    -- does not come again; of what is fetched again for children a part came before. Nor what comes behind the count,
+    -- in the same batch: at a place before it lies what the parent fetches for another child.
     select s.type_id, s.after, s.upto, s.events, n.events, n.ids,
         not n.is_mixed and not n.is_unknown
             -- A row of the ledger that is as old as that is still there, so none of those counted has gone with its
@@ -50,11 +51,12 @@ as $$
                 as is_mixed
         from pgps_internal.arrivals_behind(compare_recounts.origin_id, s.after) a
         left join unnest(a.tallies) y on y.type_id = s.type_id
-        cross join lateral (select a.upto <= s.upto and pgps_internal.is_one_in(s.modulus, a.upto) as is_counted) i) n
+        cross join lateral (select a.upto <= s.upto and pgps_internal.is_one_in(s.modulus, a.upto)
+            and (a.attachment = -1 or a.lseq < (compare_recounts.body ->> 'lseq')::bigint) as is_counted) i) n
 $$;
 comment on function pgps_internal.compare_recounts(integer, jsonb) is
-'What a parent has counted of an origin (there), what came (here; ids, also of other types), and whether the two can be
-compared, by event type';
+'What a parent has counted of an origin (there), what came before (here; ids, also of other types), and whether the two
+can be compared, by event type. body: with the number of the message (lseq)';
 
 create or replace function pgps_internal.hear_recounts(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql

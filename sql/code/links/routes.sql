@@ -26,6 +26,18 @@ $$;
 comment on function pgps_internal.horizon(integer) is
 'Up to which batch of an origin this broker has all that its filters want';
 
+create or replace function pgps_internal.horizon_seen(origin_id integer) returns bigint
+language plpgsql stable
+as $$
+begin
+    return coalesce((select i.horizon from pgps_internal.arrival i where i.origin_id = horizon_seen.origin_id
+        order by i.arrival_id desc limit 1), 0);
+end
+$$;
+comment on function pgps_internal.horizon_seen(integer) is
+'As horizon, in the snapshot of the statement that asks: what has come and what waits for dispatch is one picture then.
+For who has read the ledger of arrivals in this transaction before; see decision 105';
+
 create or replace function pgps_internal.reached(origin_id integer) returns bigint
 language plpgsql stable
 set search_path = pg_catalog, pg_temp

@@ -262,7 +262,8 @@ begin
             v_ids := v_ids + pgps_internal.admit_item(admit_batch.neighbour, v_item,
                 coalesce(v_slices -> (v_item ->> 'lseq'), '[]'), admit_batch.batch ->> 'mark');
         elsif v_item ->> 'kind' = 'audit' then
-            v_counts := v_counts || jsonb_build_array(v_item -> 'body');
+            v_counts := v_counts || jsonb_build_array((v_item -> 'body')
+                || jsonb_build_object('lseq', v_item -> 'lseq'));
         else
             perform pgps_internal.hear(admit_batch.neighbour, v_item ->> 'kind', v_item -> 'body');
             v_heard := true;
