@@ -72,7 +72,7 @@ def _seeds(args: argparse.Namespace) -> Iterator[int]:
         yield args.seed + made if args.seed is not None else random.SystemRandom().randrange(1_000_000)
 
 
-def _fleet(home: Path, name: str) -> Fleet:
+def make_ready_fleet(home: Path, name: str) -> Fleet:
     fleet = make_fleet(home, name, 1)
     ready(fleet.sites[0])
     return fleet
@@ -92,7 +92,7 @@ class _Run:
         """Tell one story after the other."""
         args = self.args
         bar = progress.add_task("the server starts", total=None)
-        fleet = _fleet(home, "churn")
+        fleet = make_ready_fleet(home, "churn")
         if args.reports:
             args.reports.mkdir(parents=True, exist_ok=True)
         try:
@@ -110,7 +110,7 @@ class _Run:
                     # Whatever it has left behind must not break the next ones.
                     with suppress(Exception):
                         fleet.close()
-                    fleet = _fleet(home, f"churn-{seed}")
+                    fleet = make_ready_fleet(home, f"churn-{seed}")
                 self.note(outcome)
                 if args.stop and not outcome.is_clean:
                     break

@@ -218,7 +218,11 @@ class Subscriptions(Player):
             self._made(life, wanted, span)
 
     def _end(self, life: Life) -> None:
-        span = self._do(f"{life.name} unsubscribe", lambda connection: call(connection, "unsubscribe", life.name))
+        def end(connection: psycopg.Connection) -> None:
+            call(connection, "unsubscribe", life.name)
+            rows(connection, "delete from churn.life where name = %s", [life.name])
+
+        span = self._do(f"{life.name} unsubscribe", end)
         if span is not None:
             life.ended = span
 
@@ -240,7 +244,9 @@ class Subscriptions(Player):
         named = {"owner": owner} if owner else {}
         if wanted:
             named["filter"] = FILTERS[wanted][0] or ""
-        span = self._do(f"{life.name} {what}", lambda connection: call(connection, "alter_subscription", life.name, **named))
+        span = self._do(
+            f"{life.name} {what}", lambda connection: call(connection, "alter_subscription", life.name, **named)
+        )
         if span is not None and wanted:
             life.filters.append((span, wanted))
         if span is not None and owner:
@@ -266,7 +272,9 @@ class Subscriptions(Player):
     def _seek(self, life: Life) -> None:
         query = "select event_id from churn.got where life = %s and event_id is not null order by place desc limit 30"
         known = [event for (event,) in rows(self.connection, query, [life.number])]
-        start = self.random.choice(["now", "earliest", str(self.random.choice(known))] if known else ["now", "earliest"])
+        start = self.random.choice(
+            ["now", "earliest", str(self.random.choice(known))] if known else ["now", "earliest"]
+        )
 
         def move(connection: psycopg.Connection) -> None:
             call(connection, "seek", life.name, start)

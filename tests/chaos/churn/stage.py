@@ -51,6 +51,14 @@ begin
     return m % 3 <> 0;
 end
 $f$;
+create table churn.aside (name text);
+create function churn.note_aside() returns trigger language plpgsql security definer as $f$
+begin
+    insert into churn.aside select t.name from pgps_internal.event_type t where t.type_id = new.type_id;
+    return null;
+end
+$f$;
+create trigger note_aside after insert on pgps_internal.broken_type for each row execute function churn.note_aside();
 grant usage, create on schema churn to public;
 grant all on all tables in schema churn to public
 """

@@ -37,6 +37,7 @@ class Outcome:
     findings: list[Finding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     troubles: Troubles = field(default_factory=Troubles)
+    about: list[str] = field(default_factory=list)
     waits: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
@@ -57,7 +58,9 @@ class Outcome:
     @property
     def line(self) -> str:
         """The outcome in one line."""
-        counts = ", ".join(f"{self.counts.get(what, 0)} {what}" for what in ("events", "deliveries", "types", "changes"))
+        counts = ", ".join(
+            f"{self.counts.get(what, 0)} {what}" for what in ("events", "deliveries", "types", "changes")
+        )
         return f"seed {self.seed}: {counts}, {self.seconds:.0f} s: {self.result}"
 
     def as_json(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ class Outcome:
         """The outcome as text, with what was found and the story."""
         found = [f"{one.kind} at {one.subscription} (life {one.life}) of {one.type}: {one.said} {one.ns[:40]}"
                  for one in self.findings]  # fmt: skip
-        parts = [found, self.problems, self.troubles.report(), self.waits, self.told]
+        parts = [found, self.about, self.problems, self.troubles.report(), self.waits, self.told]
         return "\n".join([self.line, *(line for part in parts for line in ["", *part]), ""])
 
 
@@ -204,7 +207,11 @@ class Story:
         for one in stage.lives.values():
             if one.mode == "called":
                 one.put_back |= {n for n in stage.truth.events if n % 23 == 0}
-            self.outcome.findings += stage.truth.check(one)
+            found = stage.truth.check(one)
+            self.outcome.findings += found
+            for finding in found:
+                self.outcome.about.append(f"{finding.kind} at {one.name} (life {one.number}) of {finding.type}:")
+                self.outcome.about += [f"    {stage.truth.about(n, one, stage.began)}" for n in finding.ns[:8]]
         self.outcome.problems += stage.broken
         places = len(stage.truth.places)
         lives = [one for one in stage.lives.values() if one.filters]
@@ -218,14 +225,20 @@ class Story:
 
     def close(self) -> None:
         """End everybody."""
-        for player in [*self.changing, *self.consumers, self.watch]:
+        for player in [*self.changing, *self.consumers]:
             player.end()
+        self.watch.end()
 
 
 def tell(
-    fleet: Fleet, seed: int, *, seconds: float = 15.0, rate: float = 60.0, say: Callable[[str], None] = lambda what: None,
+    fleet: Fleet,
+    seed: int,
+    *,
+    seconds: float = 15.0,
+    rate: float = 60.0,
+    say: Callable[[str], None] = lambda what: None,
     logs: Path | None = None,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Play the story of a seed on the first server of a fleet, which is empty afterwards.
 
     `logs`: where the worker's log is kept.

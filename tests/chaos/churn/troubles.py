@@ -38,7 +38,9 @@ INTERNAL = re.compile(
 )
 """What a line of the worker's log is a trouble for."""
 
-_LINE = re.compile(r"^\S+ \S+ \S+ \[(\d+)\] (\w{5}) (.*?) ?(ERROR|FATAL|PANIC|DETAIL|HINT|CONTEXT|STATEMENT|\w+):  (.*)$")
+_LINE = re.compile(
+    r"^\S+ \S+ \S+ \[(\d+)\] (\w{5}) (.*?) ?(ERROR|FATAL|PANIC|DETAIL|HINT|CONTEXT|STATEMENT|\w+):  (.*)$"
+)
 
 
 @dataclass
@@ -70,7 +72,7 @@ class Said:
 
 def alike(text: str) -> str:
     """Return a message without what differs each time: numbers, and names of types that have them."""
-    return re.sub(r"\bp\d+(?=_|\b)", "pN", re.sub(r"(?<![a-z])\d+(\.\d+)?|(?<=_)\d+", "N", text))
+    return re.sub(r"\bp\d+(?=_|\b)", "pN", re.sub(r"(?<![a-z\d])\d+(\.\d+)?", "N", text))
 
 
 def read_log(path: Path, since: int) -> list[Said]:
@@ -160,6 +162,7 @@ class Watch(threading.Thread):
         self.longest: dict[str, tuple[float, list[str]]] = {}
         self._ending = threading.Event()
         self._batch = 0
+        self._members: set[str] = set()
 
     def run(self) -> None:
         with self.stage.session("watch") as connection:
@@ -182,18 +185,27 @@ class Watch(threading.Thread):
             select coalesce(max(f.batch_id), %s) from fresh f
             """
         self._batch = rows(connection, query, [self._batch, self._batch])[0][0]
-        query = "select t.name from pgps_internal.broken_type b join pgps_internal.event_type t using (type_id)"
-        for (name,) in rows(connection, query):
-            if name not in self.stage.truth.set_aside:
-                self.stage.tell(f"{name} is set aside")
-                self.stage.truth.set_aside.add(name)
+        for (name,) in rows(connection, "delete from churn.aside returning name"):
+            self.stage.tell(f"{name} is set aside")
+            self.stage.truth.set_aside.add(name)
+        query = """
+            select format('%s is a member of %s in the classes %s', s.name, t.name, array_agg(m.class_id))
+            from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+            join pgps_internal.event_type t on t.type_id = m.type_id
+            group by s.name, t.name having count(*) > 1
+            """
+        for (said,) in rows(connection, query):
+            if said not in self._members:
+                self._members.add(said)
+                self.stage.tell(said)
+                self.stage.broken.append(said)
         query = """
             select a.application_name, extract(epoch from clock_timestamp() - a.query_start)::float8, a.query,
                 a.wait_event, array(select concat_ws(' ', b.application_name, b.state, left(b.query, 200))
                     from pg_stat_activity b where b.pid = any (pg_blocking_pids(a.pid)))
             from pg_stat_activity a
-            where a.state = 'active' and clock_timestamp() - a.query_start > '2 seconds' and a.datname = current_database()
-                and a.pid <> pg_backend_pid()
+            where a.state = 'active' and clock_timestamp() - a.query_start > '2 seconds'
+                and a.datname = current_database() and a.pid <> pg_backend_pid()
             """
         for who, seconds, statement, event, by in rows(connection, query):
             key = f"{re.sub('[-/].*', '', who)}: {alike(statement)[:80]}"

@@ -109,7 +109,7 @@ class Life:
         return [
             name
             for (_, name), began, ended in zip(self.filters, begins, ends, strict=True)
-            if began <= until and ended >= since
+            if began < until and ended >= since
         ]
 
     def wants(self, event: Event, until: float) -> bool:
@@ -156,6 +156,18 @@ class Truth:
             findings += self._disorder(life)
         return findings
 
+    def about(self, n: int, life: Life, began: float) -> str:
+        """Say what is known of an event, with times since the story began."""
+        got = [f"{one.at - began:.2f}" for one in life.got if one.n == n]
+        event = self.events.get(n)
+        if event is None:
+            return f"{n}: got at {got}"
+        return (
+            f"{n}: {event.kind.name} {event.kind.oid}, session {event.session} seq {event.seq}, m {event.m},"
+            f" committed {event.span.began - began:.2f} to {event.span.done - began:.2f},"
+            f" place {self.places.get(n)}, got at {got}"
+        )
+
     def _told(self, kind: str, life: Life, ns: Iterable[int], said: str = "") -> Iterator[Finding]:
         """Yield a finding for each event type."""
         by_type: dict[str, list[int]] = defaultdict(list)
@@ -175,7 +187,10 @@ class Truth:
         )
         if life.start == "now" and not back:
             yield from self._told(
-                "early", life, [event.n for _, event in known if event.span.done < life.made.began], "before it was made"
+                "early",
+                life,
+                [event.n for _, event in known if event.span.done < life.made.began],
+                "before it was made",
             )
         first: dict[int, float] = {}
         for one, event in known:
