@@ -21,7 +21,7 @@ from tests.chaos.churn.stage import PATIENCE, Stage
 from tests.fix_broker import rows
 
 OWN = {
-    "42704": r"^(event type|subscription) \".*\" does not exist",
+    "42704": r"^(event type|(internal )?subscription) \".*\" does not exist",
     "42710": r"exists already$",
     "42P01": r"^relation \"pgps_event\.p\w+\" does not exist",
     "2BP01": r"^event type \".*\" cannot be dropped: ",
@@ -33,8 +33,8 @@ OWN = {
 """What may be said to whom: the code, and what the message is like."""
 
 INTERNAL = re.compile(
-    r"pgps_internal|violates|cache lookup|could not open|\b\w+_(log|kept|audit|entry)(_\d)?\b|"
-    r"\b(unfold|match|visible|part_ids|callback|const|position)_\d+|deadlock|does not exist|Traceback|failed; again"
+    r"pgps_internal|violates|cache lookup|could not open|cannot be formatted|\b\w+_(log|kept|audit|entry)(_\d)?\b|"
+    r"\b(unfold|match|visible|part_ids|callback|const|position)_\d+|Traceback|failed; again"
 )
 """What a line of the worker's log is a trouble for."""
 
@@ -59,7 +59,8 @@ class Said:
         if self.code == "40P01":
             return "deadlock"
         if self.code == "57014" and "statement timeout" in self.message:
-            return "late"
+            # The worker asks slow filters for as long as lane_timeout says.
+            return "own" if re.search("/(slow-)?lane", self.who) else "late"
         wanted = OWN.get(self.code)
         return "own" if wanted and re.search(wanted, self.message) else "internal"
 
