@@ -3,7 +3,7 @@
 BIN := .venv/bin
 # Passed on to pytest: make test ARGS='-k publish -x'
 ARGS ?=
-# How long make soak, storm and kills go on; 0 is until stopped.
+# How long make soak, storm, kills and churn go on; 0 is until stopped.
 SECONDS ?= 0
 # Test processes, for two cores: a test that waits leaves its core to another.
 JOBS ?= 3
@@ -16,7 +16,7 @@ FIXED := --randomly-seed=1 --hypothesis-seed=1
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all servers pictures package soak storm kills lint format generate bench field profile clean
+.PHONY: help setup demo check test test-all servers pictures package soak storm kills churn lint format generate bench field profile clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -57,6 +57,9 @@ storm: setup ## storms over linked brokers under load, SEED or fresh ones, COUNT
 
 kills: setup ## kill server, sessions, worker and consumers (ARGS=--groups: members of groups) of one broker, until stopped
 	@$(BIN)/python -m tests.chaos.kills --for $(SECONDS) $(ARGS)
+
+churn: setup ## churn of types, subscriptions, filters and owners of one broker under load, SEED or fresh ones, until stopped
+	@$(BIN)/python -m tests.chaos.churn $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) --for $(SECONDS) $(ARGS)
 
 lint: setup ## check style, types, directions of imports, and that generated files are up to date
 	$(BIN)/ruff check

@@ -121,7 +121,9 @@ class Stage:
 
     def session(self, who: str, role: str | None = None) -> psycopg.Connection:
         """Open a session under a name that the server's log has, as a role or the superuser."""
-        options = f"-c statement_timeout={int(PATIENCE)}s -c application_name={who}"
+        # Who drops a type tries again and again until nobody else has it.
+        patience = PATIENCE * (6 if role == MAKER else 1)
+        options = f"-c statement_timeout={int(patience)}s -c application_name={who}"
         connection = psycopg.connect(self.member.dsn, autocommit=True, options=options)
         if role:
             rows(connection, f"set session authorization {role}")
@@ -192,7 +194,7 @@ class Player(threading.Thread):
         """Have it end after the step that it is at."""
         self._ending.set()
         if self.is_alive():
-            self.join(4 * PATIENCE)
+            self.join(7 * PATIENCE)
 
     def done(self, actions: Callable[[psycopg.Connection], object], *, held: float = 0.0, undone: bool = False) -> Span:
         """Do something in one transaction, which stays open for a while; return when it was begun and over."""
