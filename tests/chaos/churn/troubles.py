@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 from tests.chaos.churn.stage import PATIENCE, Stage
-from tests.fix_broker import rows
+from tests.fix_broker import Rows, rows
 
 OWN = {
     "42704": r"^(event type|(internal )?subscription) \".*\" does not exist",
@@ -163,7 +163,7 @@ class Watch(threading.Thread):
         self.longest: dict[str, tuple[float, list[str]]] = {}
         self._ending = threading.Event()
         self._batch = 0
-        self._members: set[str] = set()
+        self._broken: set[str] = set()
 
     def run(self) -> None:
         with self.stage.session("watch") as connection:
@@ -177,6 +177,14 @@ class Watch(threading.Thread):
         """Look once more, and end."""
         self._ending.set()
         self.join(2 * PATIENCE)
+
+    def _note_broken(self, found: Rows) -> None:
+        """Note what must not be, once each."""
+        for (said,) in found:
+            if said not in self._broken:
+                self._broken.add(said)
+                self.stage.tell(said)
+                self.stage.broken.append(said)
 
     def look(self, connection: psycopg.Connection) -> None:
         """Look once."""
@@ -195,11 +203,13 @@ class Watch(threading.Thread):
             join pgps_internal.event_type t on t.type_id = m.type_id
             group by s.name, t.name having count(*) > 1
             """
-        for (said,) in rows(connection, query):
-            if said not in self._members:
-                self._members.add(said)
-                self.stage.tell(said)
-                self.stage.broken.append(said)
+        self._note_broken(rows(connection, query))
+        # Its filter fits all types, so whatever it is, it is nothing that should leave it without the type for good.
+        query = """
+            select format('%s is left without a type: %s', s.name, s.last_error) from pgps_internal.subscription s
+            where s.is_pattern and s.last_error like 'event type %'
+            """
+        self._note_broken(rows(connection, query))
         query = """
             select a.application_name, extract(epoch from clock_timestamp() - a.query_start)::float8, a.query,
                 a.wait_event, array(select concat_ws(' ', b.application_name, b.state, left(b.query, 200))
