@@ -59,8 +59,9 @@ class Said:
         if self.code == "40P01":
             return "deadlock"
         if self.code == "57014" and "statement timeout" in self.message:
-            # The worker asks slow filters for as long as lane_timeout says.
-            return "own" if re.search("/(slow-)?lane", self.who) else "late"
+            # The worker asks slow filters for as long as lane_timeout says; others wait for what they have asked for.
+            is_slow = re.search("/(slow-)?lane", self.who) or any("churn.slow(" in line for line in self.below)
+            return "own" if is_slow else "late"
         wanted = OWN.get(self.code)
         return "own" if wanted and re.search(wanted, self.message) else "internal"
 
