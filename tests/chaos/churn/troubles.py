@@ -26,7 +26,7 @@ OWN = {
     "42P01": r"^relation \"pgps_event\.p\w+\" does not exist",
     "2BP01": r"^event type \".*\" cannot be dropped: ",
     "55P03": r"^event type ((\"\w+\"(, )?)+) is (being changed or dropped|used by)",
-    "55000": r"is (paused|suspended|internal)|^event type \".*\" is not advertised|(not been|not) received|not hold",
+    "55000": r"is (paused|suspended|internal)|is not advertised|not (been )?received|not hold|^the lease has ended",
     "P0001": r"^this callback fails now and then$",
     "57014": r"^canceling statement due to user request$",
 }
