@@ -236,7 +236,6 @@ begin
         exception when program_limit_exceeded or out_of_memory or internal_error or undefined_column or undefined_table
             or undefined_function or deadlock_detected then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-            -- An attribute was dropped while this waited for the log, or the type with the code that reads its events.
             v_again := not v_again and (v_state = '42703' or pgps_internal.is_race(v_state, '', v_error));
             if not v_again and not pgps_internal.is_too_large(v_state, v_error) then raise; end if;
         end;
@@ -246,7 +245,9 @@ begin
     return new;
 end
 $$;
-comment on function pgps_internal.enter_receive() is 'Behind pgps.receive and pgps.take, see pgps_internal.call';
+comment on function pgps_internal.enter_receive() is
+'Behind pgps.receive and pgps.take, see pgps_internal.call. Looks once more when, while it waited for the log, an
+attribute was dropped, or the type with the code that reads its events';
 
 create or replace function pgps_internal.require_rights(subscription pgps_internal.subscription) returns void
 language plpgsql stable

@@ -125,9 +125,9 @@ begin
 end
 $$;
 comment on function pgps_internal.is_unmet(bigint) is
-'True when a subscription to a prefix has still to meet an event type that was made while it was made or changed: whoever
-read on would pass events of that type, or of the others. The dispatcher, which is woken when that is committed, has
-them meet (join_unmet)';
+'True when a subscription to a prefix has still to meet an event type that was made while it was made or changed:
+whoever read on would pass events of that type, or of the others. The dispatcher, which is woken when that is committed,
+has them meet (join_unmet)';
 
 create or replace function pgps_internal.rejoins_at(member pgps_internal.member, last pgps_internal.batch)
 returns bigint

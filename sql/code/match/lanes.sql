@@ -97,9 +97,10 @@ begin
                     or exists (select from pgps_internal.asked_again))
                 and l.is_slow = coalesce(lanes_with_work.is_slow, l.is_slow) and pgps_internal.has_guests(l.owner)
         )
-        -- Who has waited longest for his turn comes first: the call may end before it has come to all of them. Not who is
-        -- furthest behind: that would be the one who takes long, each time, and nobody else before he has caught up.
-        select b.lane_id from behind b
+        -- Who has waited longest for his turn comes first: the call may end before it has come to all of them. Not who
+        -- is furthest behind: that would be the one who takes long, each time, and nobody else before he has caught up.
+        -- Lanes of roles that are gone are no places.
+        select b.lane_id from behind b join pgps_internal.lane_place p using (lane_id)
         order by (select s.step_id from pgps_internal.lane_step s where s.lane_id = b.lane_id
             order by s.step_id desc limit 1) nulls first, b.lane_id);
 end
