@@ -199,7 +199,7 @@ declare
     v_max integer := coalesce(new.max_events, 100);
     v_acks boolean := coalesce(new.acks, false);
     v_few integer;
-    v_again boolean := false;
+    v_tries integer := 0;
     v_state text;
     v_error text;
 begin
@@ -223,7 +223,6 @@ begin
     end if;
     if v_subscription.state <> 'active' or v_max = 0 then
         perform pgps_internal.hold_back(v_subscription, new.consumer);
-        new.messages := '{}';
         return new;
     end if;
     if v_found.may_receive is not true then perform pgps_internal.require_rights(v_subscription); end if;
@@ -234,13 +233,15 @@ begin
                 new.consumer);
             exit;
         exception when program_limit_exceeded or out_of_memory or internal_error or undefined_column or undefined_table
-            or undefined_function or deadlock_detected then
+            or undefined_function or insufficient_privilege or deadlock_detected then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-            v_again := not v_again and (v_state = '42703' or pgps_internal.is_race(v_state, '', v_error));
-            if not v_again and not pgps_internal.is_too_large(v_state, v_error) then raise; end if;
+            v_tries := v_tries + 1;
+            if v_tries > 3 or v_state <> '42703' and not pgps_internal.is_race(v_state, '', v_error) then
+                if not pgps_internal.is_too_large(v_state, v_error) then raise; end if;
+                v_few := pgps_internal.fewer_events(v_subscription, coalesce(v_few, v_max), new.consumer, v_error);
+            end if;
         end;
-        continue when v_again;
-        v_few := pgps_internal.fewer_events(v_subscription, coalesce(v_few, v_max), new.consumer, v_error);
+        v_subscription := pgps_internal.find_subscription(new.caller, new.subscription);
     end loop;
     return new;
 end

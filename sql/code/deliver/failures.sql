@@ -69,7 +69,10 @@ declare
     v_volatile bigint[] := '{}';
     v_type_id integer;
 begin
-    for v_type_id in select distinct f.type_id from unnest(note_failures.failed) f loop
+    -- A type that has been dropped meanwhile took its events along.
+    for v_type_id in select t.type_id from pgps_internal.event_type t
+        where t.type_id in (select f.type_id from unnest(note_failures.failed) f) order by t.type_id for key share
+    loop
         v_volatile := v_volatile || pgps_internal.keep_events(v_type_id,
             array(select f.event_id from unnest(note_failures.failed) f where f.type_id = v_type_id));
     end loop;
@@ -82,7 +85,7 @@ begin
             n.attempt, note_failures.sqlstate, note_failures.error,
             pgps_internal.clock() + coalesce(note_failures.retry_in,
                 least(v_most, v_first * power(2, least(n.attempt, 20) - 1)))
-        from unnest(note_failures.failed) n
+        from unnest(note_failures.failed) n join pgps_internal.event_type t using (type_id)
         on conflict on constraint failure_pkey do update
         set step = excluded.step, state = excluded.state, attempts = excluded.attempts, sqlstate = excluded.sqlstate,
             error = coalesce(excluded.error, f.error), failed_at = pgps_internal.clock(), due_at = excluded.due_at
