@@ -197,7 +197,6 @@ declare
     v_subscription pgps_internal.subscription;
     v_found record;
     v_max integer := coalesce(new.max_events, 100);
-    v_acks boolean := coalesce(new.acks, false);
     v_few integer;
     v_tries integer := 0;
     v_state text;
@@ -218,7 +217,7 @@ begin
         using errcode = '55000', hint = 'Subscribe without execute to receive events yourself.';
     elsif v_max <= 0 then
         raise exception 'invalid max_events %', v_max using errcode = '22023', hint = 'Give a positive number.';
-    elsif v_found.buffer <> '1000000000' and not v_acks and v_subscription.state = 'active' then
+    elsif v_found.buffer <> '1000000000' and new.acks is not true and v_subscription.state = 'active' then
         v_max := least(v_max, pgps_internal.room_of(v_subscription, new.consumer, v_found.buffer::bigint));
     end if;
     if v_subscription.state <> 'active' or v_max = 0 then
@@ -229,8 +228,8 @@ begin
     if new.consumer is not null then perform pgps_internal.check_consumer(new.consumer); end if;
     loop
         begin
-            new.messages := pgps_internal.hand_out_messages(v_subscription, coalesce(v_few, v_max), v_acks,
-                new.consumer);
+            new.messages := pgps_internal.hand_out_messages(v_subscription, coalesce(v_few, v_max),
+                coalesce(new.acks, false), new.consumer);
             exit;
         exception when program_limit_exceeded or out_of_memory or internal_error or undefined_column or undefined_table
             or undefined_function or insufficient_privilege or deadlock_detected then
