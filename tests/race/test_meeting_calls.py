@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import psycopg
 import pytest
 
-from tests.fix_broker import call, column, dispatch, make_type, meanwhile, publish, rows, take
+from tests.fix_broker import call, column, dispatch, make_type, meanwhile, publish, refused, rows, take, value
 from tests.fix_db import Connect
 
 _FIRST = {
@@ -101,3 +104,51 @@ def _lacking(admin: psycopg.Connection, key: str) -> list[tuple[str, list[int]]]
         (name, take(admin, name), types if event_type.endswith("*") else [event_type]) for name, event_type in left
     ]
     return [(name, got) for name, got, wanted in found if got.count(9) != len(wanted)]
+
+
+def test_who_alters_a_subscription_that_is_being_given_away_has_its_new_owners_rights_or_none(
+    connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    """Else the filter of the old owner would run with the rights of the new one."""
+    admin, old, new = connect(dsn=own_database), role("old"), role("new")
+    make_type(admin, "tick")
+    rows(admin, f"grant select on pgps_event.tick to {old}, {new}")
+    mine = connect(old, dsn=own_database)
+    for verb, step in {
+        "alter": lambda: call(mine, "alter_subscription", "alter", filter="n > 5"),
+        "seek": lambda: call(mine, "seek", "seek", "now"),
+        "unsubscribe": lambda: call(mine, "unsubscribe", "unsubscribe"),
+        "pause": lambda: call(mine, "pause", "pause"),
+        "priority": lambda: call(mine, "alter_subscription", "priority", priority=9),
+        "take": lambda: rows(mine, "select * from pgps.take('take')"),
+    }.items():
+        call(mine, "subscribe", verb, "tick", filter="n > 0")
+        publish(admin, "tick", 1)
+        dispatch(admin)
+        opened = connect(dsn=own_database, autocommit=False)
+        call(opened, "alter_subscription", verb, owner=new)
+        with refused("42501"), meanwhile(admin, mine, step):
+            opened.commit()
+        query = "select owner::text, filter, state, priority from pgps_internal.subscription where name = %s"
+        assert rows(admin, query, [verb]) == [(new, "n > 0", "active", 0)]
+        assert take(admin, verb) == [1]
+
+
+def test_a_subscription_that_met_a_deadlock_is_not_left_without_an_event_type(
+    connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    admin, heir = connect(dsn=own_database), role("heir")
+    giver, opened = connect(dsn=own_database), connect(dsn=own_database, autocommit=False)
+    make_type(admin, "pa")
+    call(admin, "subscribe", "pattern", "p*", filter="n > 5")
+    make_type(admin, "pr")
+    rows(admin, f"grant select on pgps_event.pa, pgps_event.pr to {heir}")
+    call(opened, "alter_event_type", "pr", add_attribute="z integer")
+    with meanwhile(admin, giver, lambda: call(giver, "alter_subscription", "pattern", owner=heir)):
+        with suppress(psycopg.errors.DeadlockDetected):
+            rows(opened, "select pgps.drop_event_type('pr', true)")
+        opened.rollback()
+    publish(admin, "pa", 6)
+    publish(admin, "pr", 7)
+    assert take(admin, "pattern") == [6, 7]
+    assert value(admin, "select last_error from pgps.subscriptions") is None

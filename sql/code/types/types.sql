@@ -260,7 +260,9 @@ as $$ select (pgps_internal.find_type(args ->> 'name')).name $$;
 comment on function pgps_internal.do_type_name(name, jsonb) is
 'The catalogue''s name of an event type; 42704 when there is none';
 
-create or replace function pgps_internal.drop_type(event_type pgps_internal.event_type) returns void
+drop function if exists pgps_internal.drop_type(pgps_internal.event_type);
+create or replace function pgps_internal.drop_type(event_type pgps_internal.event_type, cascade boolean = false)
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
@@ -269,6 +271,15 @@ declare
     v_left text;
 begin
     perform pgps_internal.lock_to_drop(v_type.type_id);
+    if drop_type.cascade then
+        -- Anybody may have made a view over a queue, which takes no right to the queue.
+        select string_agg(v::text, ', ') into v_left from pgps_internal.generated g
+        cross join lateral to_regclass(g.name) v
+        where g.type_id = v_type.type_id and g.kind = 'view' and v is not null;
+        if v_left is not null then
+            execute format('drop view %s cascade', v_left);
+        end if;
+    end if;
     perform pgps_internal.drop_from_rooms(v_type);
     perform pgps_internal.note_lacks_of_dropped(v_type.type_id);
     perform pgps_internal.drop_code(v_type.type_id);
@@ -288,8 +299,9 @@ begin
     delete from pgps_internal.event_type t where t.type_id = v_type.type_id;
 end
 $$;
-comment on function pgps_internal.drop_type(pgps_internal.event_type) is
-'Drops an event type with its queues and all that rooms have for it';
+comment on function pgps_internal.drop_type(pgps_internal.event_type, boolean) is
+'Drops an event type with its queues and all that rooms have for it; cascade: also views that others have made over its
+queues';
 
 create or replace function pgps_internal.do_drop_type(caller name, args jsonb) returns void
 language plpgsql
@@ -312,7 +324,7 @@ begin
                     quote_ident(v_type.name));
         end if;
     end if;
-    perform pgps_internal.drop_type(v_type);
+    perform pgps_internal.drop_type(v_type, v_cascade);
 end
 $$;
 comment on function pgps_internal.do_drop_type(name, jsonb) is 'See pgps.drop_event_type';

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.fix_broker import call, make_type, publish, rows, value
+from tests.fix_broker import call, make_type, meanwhile, publish, rows, value
 from tests.fix_db import Connect
 from tests.sql.match.lane_steps import cut, make_filter, run_lanes, take_only
 
@@ -175,3 +175,48 @@ def test_nobody_reads_past_a_lane_when_a_type_was_made_and_dispatched_while_a_fi
         run_lanes(broker)
         got += take_only(broker, "pattern")
     assert got == [2, 3]
+
+
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_nobody_reads_past_types_that_catch_up_when_another_was_made_while_the_subscription_was_moved(
+    broker: psycopg.Connection, connect: Connect, own_database: str, is_made_first: bool
+) -> None:
+    call(broker, "subscribe", "pattern", "p*")
+    publish(broker, "pa", 1)
+    cut(broker)
+    assert take_only(broker, "pattern") == [1]
+    moving, making = (connect(dsn=own_database, autocommit=False) for _ in range(2))
+    if is_made_first:
+        make_type(making, "pc")
+    call(moving, "seek", "pattern", "earliest")
+    if not is_made_first:
+        make_type(making, "pc")
+    making.commit()
+    publish(broker, "pa", 2)
+    publish(broker, "pc", 3)
+    cut(broker)
+    moving.commit()
+    got = take_only(broker, "pattern")
+    for _ in range(3):
+        cut(broker)
+        got += take_only(broker, "pattern")
+    assert got == [1, 2, 3]
+
+
+def test_a_type_is_joined_once_when_its_lane_and_the_dispatcher_are_at_it(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    call(broker, "subscribe", "pattern", "p*", "public.good(n)")
+    making, dispatcher, lanes = connect(dsn=own_database, autocommit=False), *(connect(dsn=own_database) for _ in "ab")
+    make_type(making, "pc")
+    call(broker, "alter_subscription", "pattern", filter="")
+    making.commit()
+    publish(broker, "pc", 1)
+    rows(dispatcher, "begin")
+    cut(dispatcher)
+    with meanwhile(broker, lanes, lambda: run_lanes(lanes)):
+        rows(dispatcher, "commit")
+    publish(broker, "pc", 2)
+    cut(broker)
+    run_lanes(broker)
+    assert take_only(broker, "pattern") == [1, 2]

@@ -280,3 +280,17 @@ def test_a_dropped_type_can_be_made_again(admin: psycopg.Connection, name: Name)
         publish(admin, made, 2)
         call(admin, "drop_event_type", made, True)
     rows(admin, "select pgps.dispatch()")
+
+
+def test_a_type_is_dropped_with_what_strangers_have_made_over_its_queues(
+    admin: psycopg.Connection, connect: Connect, role: Callable[..., str], name: Name
+) -> None:
+    """Nobody needs a right to a queue for that."""
+    made = name("tick")
+    make_type(admin, made)
+    stranger = connect(role("stranger"))
+    rows(stranger, f"create temporary view mine as select * from {queue(made, 'in')}")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist):
+        call(admin, "drop_event_type", made)
+    call(admin, "drop_event_type", made, cascade=True)
+    assert value(admin, "select count(*) from pgps.event_types where name = %s", [made]) == 0
