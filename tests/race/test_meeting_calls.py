@@ -53,7 +53,13 @@ _CLEAN = {"", "42704", "55P03"}
 """Nothing, or that what was named is gone, or is used by somebody."""
 
 
-@pytest.mark.parametrize("first", _FIRST)
+_OFTEN = {"drops a type", "gives"}
+"""What is tried each time; the others take long and are slow."""
+
+
+@pytest.mark.parametrize(
+    "first", [pytest.param(one, marks=[] if one in _OFTEN else pytest.mark.slow) for one in _FIRST]
+)
 def test_no_error_is_of_the_internals(connect: Connect, own_database: str, first: str) -> None:
     """Whoever comes second is told in the words of the contract, and what is left goes on."""
     admin, other = connect(dsn=own_database), connect(dsn=own_database)
