@@ -155,6 +155,7 @@
 \ir code/deliver/unfold.sql
 \ir code/deliver/large_events.sql
 \ir code/deliver/deliver.sql
+\ir code/deliver/returned.sql
 \ir code/deliver/write_unfold.sql
 \ir code/deliver/positions.sql
 \ir code/deliver/acknowledge.sql

@@ -290,43 +290,6 @@ end
 $$;
 comment on view pgps_entry.receive_calls is 'The way in of pgps.receive and pgps.take; see pgps_internal.call';
 
-create or replace function pgps_internal.hand_out_messages(
-    subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
-) returns pgps_internal.message[]
-language plpgsql
-as $$
-declare
-    v_handed_out pgps_internal.received[];
-    -- A row: a variable that is an array would take it apart, message by message.
-    v_answer pgps_entry.receive_calls;
-begin
-    loop
-        v_answer.messages := '{}';
-        v_handed_out := case when (hand_out_messages.subscription).handler <> 'any'
-                then pgps_internal.hand_out(hand_out_messages.subscription, hand_out_messages.max_events,
-                    hand_out_messages.acks, hand_out_messages.consumer)
-            when hand_out_messages.acks then pgps_internal.take_shared(hand_out_messages.subscription,
-                hand_out_messages.max_events, hand_out_messages.consumer)
-            else pgps_internal.lease(hand_out_messages.subscription, hand_out_messages.max_events,
-                hand_out_messages.consumer) end;
-        exit when cardinality(v_handed_out) = 0;
-        v_answer.messages := pgps_internal.unfold(v_handed_out, hand_out_messages.subscription);
-        if pg_column_size(v_answer.messages) > 100000000 then
-            perform pgps_internal.require_sendable(v_answer.messages);
-        end if;
-        if (hand_out_messages.subscription).kind <> 'external' then
-            v_answer.messages := pgps_internal.after_receive(hand_out_messages.subscription, v_answer.messages);
-        end if;
-        exit when cardinality(v_answer.messages) > 0;
-        perform pgps_internal.pass_over(hand_out_messages.subscription, v_handed_out);
-    end loop;
-    return v_answer.messages;
-end
-$$;
-comment on function pgps_internal.hand_out_messages(pgps_internal.subscription, integer, boolean, text) is
-'Hands out the next events of a subscription with their payload; those that nobody can see are passed over. Errors:
-54000 they are too large for one call, or one of them is by itself (large_events.sql)';
-
 create or replace function pgps.receive(subscription text, max_events integer = 100, consumer text = null)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8,
     origin text, attempt integer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psycopg
 import pytest
 
@@ -66,3 +68,24 @@ def test_a_failed_event_is_handed_to_one_competing_consumer_though_it_was_matche
     assert column(broker, query, ["one"]) == [3]
     assert call(broker, "retry_exception", "pa") == 2
     assert sorted(column(broker, query, ["one"]) + column(broker, query, ["two"])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_what_a_consumer_does_not_get_is_not_counted_as_received(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str], takes: bool
+) -> None:
+    """Between dispatch and receiving some of it has become invisible to the consumer."""
+    reader = role("reader")
+    rows(broker, f"grant select on pgps_event.pa to {reader}")
+    session = connect(reader, dsn=own_database)
+    call(session, "subscribe", "s", "pa")
+    publish(broker, "pa", 1, 2, 3)
+    call(broker, "dispatch")
+    call(broker, "create_policy", "pa", "odd", reader, "n % 2 = 1")
+    if takes:
+        assert column(session, "select (payload ->> 'n')::integer from pgps.take('s')") == [1, 3]
+    else:
+        assert numbers(session, "s") == [1, 3]
+        assert call(session, "ack", "s") == 2
+    assert column(session, "select delivered from pgps.subscriptions") == [2]
+    assert numbers(session, "s") == []
