@@ -1,5 +1,5 @@
--- What a call of pgps.receive or pgps.take returns of what is handed out: as far as the owner of the subscription may see
--- it.
+-- What a call of pgps.receive or pgps.take returns of what is handed out: as far as the owner of the subscription may
+-- see it.
 -- Locks: none.
 -- Writes: nothing.
 
