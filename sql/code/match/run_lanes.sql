@@ -44,9 +44,9 @@ begin
             else 100 end, _run_lanes.seconds,
             v_slot);
         if v_run.told is null and not _run_lanes.slow and cardinality(_run_lanes.lanes) > 1
-                and clock_timestamp() - v_entered > interval '0.5 seconds' then
-            -- Others wait for it, and again in each round.
-            v_run.told := pgps_internal.note_slow_lane(l, null, 1, '0.5 seconds') from pgps_internal.lane l
+                and v_run.batches <= 1 and clock_timestamp() - v_entered > interval '0.25 seconds' then
+            -- Others wait for it, and again for each batch.
+            v_run.told := pgps_internal.note_slow_lane(l, null, 1, '0.25 seconds') from pgps_internal.lane l
                 where l.lane_id = _run_lanes.lanes[next];
         end if;
         if v_run.told is not null then

@@ -122,7 +122,7 @@ def test_a_lane_that_takes_long_while_others_wait_is_slow(
 ) -> None:
     rows(
         admin, "create function public.takes_long(n integer) returns boolean language plpgsql as "
-        "$$ begin perform pg_sleep(0.6); return true; end $$"
+        "$$ begin perform pg_sleep(0.3); return true; end $$"
     )  # fmt: skip
     names = [role("alice"), role("bob")]
     for name, condition in zip(names, ("public.takes_long(n)", "n in (select 1 from public.wanted)"), strict=True):
@@ -133,4 +133,4 @@ def test_a_lane_that_takes_long_while_others_wait_is_slow(
     slow = "select owner::text from pgps_internal.lane where is_slow"
     rows(admin, "call pgps.run_lanes(slow => false)")
     assert column(admin, slow) == [names[0]]
-    assert "0.5 s" in value(admin, "select last_error from pgps.lanes where role = %s", [names[0]])
+    assert "0.25 s" in value(admin, "select last_error from pgps.lanes where role = %s", [names[0]])
