@@ -123,6 +123,20 @@ def test_what_a_seek_to_now_skips_may_be_missing_and_what_comes_later_may_not(tr
     assert kinds(moved, truth) == {("missing", (8,))}
 
 
+def test_what_a_seek_to_an_event_skips_may_be_missing_and_what_comes_later_may_not(truth: Truth) -> None:
+    moved = life(3, 4, None, 8, 9, 10)
+    moved.seeks.append((Span(8.2, 8.6), "80"))
+    assert kinds(moved, truth) == set()
+    moved.got = got(3, 4, None, 9, 10)
+    assert kinds(moved, truth) == {("missing", (8,))}
+    moved.got = got(4, None, 8, 9, 10)
+    assert kinds(moved, truth) == {("passed", (3,))}
+    # It comes after that event, though its id is lower.
+    truth.places[6] = (3, 60)
+    moved.got = got(3, 4, None, 8, 9, 10)
+    assert kinds(moved, truth) == {("missing", (6,))}
+
+
 def test_what_is_dropped_may_be_missing_from_the_drop_on(truth: Truth) -> None:
     truth.dropped[TICK] = Span(7.2, 7.6)
     assert kinds(life(3, 4, 5, 6, 7, 9), truth) == set()
@@ -152,6 +166,18 @@ def test_what_an_ended_subscription_had_passed_must_have_come(truth: Truth) -> N
 )
 def test_an_error_is_a_users_own_or_a_trouble(code: str, message: str, kind: str) -> None:
     assert Said("1", code, "consumer-s1-1", message).kind == kind
+
+
+def test_a_deadlock_that_the_worker_was_told_of_is_tried_again() -> None:
+    assert Said("1", "40P01", "pgps-worker/w1/subscriber-1", "deadlock detected").kind == "again"
+
+
+def test_the_dispatcher_may_wait_for_who_dispatches_by_hand() -> None:
+    told = Said("1", "55P03", "pgps-worker/w1/dispatcher", "canceling statement due to lock timeout")
+    assert told.kind == "internal"
+    below = f'CONTEXT: SQL statement "{troubles.BATCHES}" PL/pgSQL function pgps.dispatch_batch(integer) line 20'
+    assert replace(told, below=[below]).kind == "own"
+    assert replace(told, below=[below], who="consumer-s1-1").kind == "internal"
 
 
 def test_errors_are_read_from_a_servers_log_with_what_stands_below(tmp_path: Path) -> None:

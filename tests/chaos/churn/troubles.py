@@ -38,6 +38,9 @@ INTERNAL = re.compile(
 )
 """What a line of the worker's log is a trouble for."""
 
+BATCHES = "lock table only pgps_internal.batch in share row exclusive mode"
+"""What every dispatcher locks first, and holds until its transaction ends."""
+
 _LINE = re.compile(
     r"^\S+ \S+ \S+ \[(\d+)\] (\w{5}) (.*?) ?(ERROR|FATAL|PANIC|DETAIL|HINT|CONTEXT|STATEMENT|\w+):  (.*)$"
 )
@@ -55,13 +58,16 @@ class Said:
 
     @property
     def kind(self) -> str:
-        """What it counts as: own, deadlock, late or internal."""
+        """What it counts as: own, deadlock, late or internal, or again: the worker tries again by itself."""
         if self.code == "40P01":
-            return "deadlock"
+            return "again" if self.who.startswith("pgps-worker/") else "deadlock"
         if self.code == "57014" and "statement timeout" in self.message:
             # The worker asks slow filters for as long as lane_timeout says; others wait for what they have asked for.
             is_slow = re.search("/(slow-)?lane", self.who) or any("churn.slow(" in line for line in self.below)
             return "own" if is_slow else "late"
+        if self.code == "55P03" and "/dispatcher" in self.who and any(BATCHES in line for line in self.below):
+            # It waits for who dispatches by hand, who asks slow filters meanwhile, and tries again.
+            return "own"
         wanted = OWN.get(self.code)
         return "own" if wanted and re.search(wanted, self.message) else "internal"
 
@@ -147,7 +153,7 @@ class Troubles:
     def report(self) -> list[str]:
         """Everything in lines, with an example of what is no user's own."""
         said = []
-        for kind in ("internal", "late", "deadlock", "worker", "own"):
+        for kind in ("internal", "late", "deadlock", "again", "worker", "own"):
             for key, count in sorted(self.counts.get(kind, {}).items(), key=lambda one: -one[1]):
                 said.append(f"{kind} {count} x {key}")
                 if kind != "own":
@@ -216,7 +222,10 @@ class Watch(threading.Thread):
                 a.wait_event, array(select concat_ws(' ', b.application_name, b.state, left(b.query, 200))
                     from pg_stat_activity b where b.pid = any (pg_blocking_pids(a.pid)))
             from pg_stat_activity a
-            where a.state = 'active' and clock_timestamp() - a.query_start > '2 seconds'
+            where a.state = 'active'
+                -- The dispatcher gives up after two seconds.
+                and clock_timestamp() - a.query_start > case when a.application_name like '%/dispatcher'
+                    then interval '1 second' else '2 seconds' end
                 and a.datname = current_database() and a.pid <> pg_backend_pid()
             """
         for who, seconds, statement, event, by in rows(connection, query):

@@ -5,8 +5,9 @@ is judged, what lies between may have gone either way:
 
 - An event that was committed after a subscription was there, until that was ended, must have come, if every filter that
   was in force since its commit wants it; it must not have come if none of them does.
-- What is thrown away without being received (by a seek to now, with a type that is dropped, with a subscription that
-  ends) may be missing, unless something behind it, in the order of delivery, was received before.
+- What is thrown away without being received (by a seek to now, or to an event that comes after it in the order of
+  delivery, with a type that is dropped, with a subscription that ends) may be missing, unless something behind it, in
+  the order of delivery, was received before.
 - Nothing comes twice, unless the subscription was set back.
 - Who alone consumes a subscription gets it in the order of batches, then of ids; but what was put back comes when it
   comes.
@@ -199,6 +200,14 @@ class Truth:
         twice = [n for n, count in times.items() if count > 1 + sum(span.done > first[n] for span in back)]
         yield from self._told("twice", life, twice)
 
+    def _is_skipped(self, event: Event, life: Life, before: float) -> bool:
+        """Return whether a subscription was set to an event behind this one before a time."""
+        place = self.places.get(event.n)
+        if place is None:
+            return False
+        starts = {int(start) for span, start in life.seeks if start not in {"now", "earliest"} and span.began < before}
+        return any(place < start for start in self.places.values() if start[1] in starts)
+
     def _missing(self, life: Life) -> Iterator[Finding]:
         """Yield what must have come by the end, to who is there still, of types that are there still."""
         if not life.is_there:
@@ -216,6 +225,7 @@ class Truth:
                 and event.kind not in self.dropped
                 and life.covers(event)
                 and life.wants(event, float("inf"))
+                and not self._is_skipped(event, life, float("inf"))
             ],
         )
 
@@ -223,7 +233,7 @@ class Truth:
         """Yield what must have come since something behind it had come, before that could be another filter's doing."""
         moments = [span.began for span, _ in life.filters[1:]]
         moments += [life.ended.began] if life.ended else [float("inf")]
-        moments += [span.began for span, start in life.seeks if start == "now"]
+        moments += [span.began for span, start in life.seeks if start != "earliest"]
         moments += [span.began for span in self.dropped.values()]
         have = {one.n for one in life.got}
         lacks: set[int] = set()
@@ -243,6 +253,7 @@ class Truth:
                 and life.covers(event)
                 and life.wants(event, moment)
                 and not (event.kind in self.dropped and self.dropped[event.kind].began < moment)
+                and not self._is_skipped(event, life, moment)
             }
         still = {n for finding in self._missing(life) for n in finding.ns}
         yield from self._told("passed", life, sorted(lacks - still), "what lies behind it has come")
