@@ -282,12 +282,13 @@ begin
     if args ->> 'filter' is null then
         return;
     end if;
-    if v_subscription.handler = 'any' and v_subscription.callback is null then
-        -- Events that were shared out meanwhile could be taken before they are matched anew, and would come twice.
-        perform pgps_internal.hold_members(v_id);
-    end if;
     -- The turn of the role before its lane, as those who subscribe have them.
     perform pgps_internal.hold_owner(v_subscription.owner::oid), pgps_internal.hold_lane(v_subscription.owner);
+    if v_subscription.handler = 'any' and v_subscription.callback is null then
+        -- Events that were shared out meanwhile could be taken before they are matched anew, and would come twice. Not
+        -- before the lane is held, which may let it join an event type.
+        perform pgps_internal.hold_members(v_id);
+    end if;
     v_last := pgps_internal.hold_shares(v_subscription);
     perform pgps_internal.retire(v_subscription, false);
     update pgps_internal.subscription s

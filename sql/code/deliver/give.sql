@@ -62,13 +62,13 @@ begin
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id, v_subscription.name),
         pgps_internal.require_subscription(v_subscription);
-    if v_subscription.handler = 'any' and v_subscription.callback is null then
-        perform pgps_internal.hold_members(v_id);
-    end if;
     -- Both in one order: somebody else may give one the other way.
     perform pgps_internal.hold_owner(o) from (select unnest(array[v_owner, v_subscription.owner::oid]) order by 1
         offset 0) r(o);
     perform pgps_internal.hold_lane(v_subscription.owner);
+    if v_subscription.handler = 'any' and v_subscription.callback is null then
+        perform pgps_internal.hold_members(v_id);
+    end if;
     v_last := pgps_internal.hold_shares(v_subscription);
     update pgps_internal.subscription s set owner = v_owner::regrole, last_error = null,
         state = case when s.state = 'suspended' then 'active' else s.state end

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, make_type, meanwhile, publish, rows, value
-from tests.fix_db import Connect
+from tests.fix_db import Connect, wait_until
 from tests.sql.match.lane_steps import cut, make_filter, run_lanes, take_only
 
 Role = Callable[..., str]
@@ -201,6 +201,37 @@ def test_nobody_reads_past_types_that_catch_up_when_another_was_made_while_the_s
         cut(broker)
         got += take_only(broker, "pattern")
     assert got == [1, 2, 3]
+
+
+def test_a_type_that_is_joined_while_a_filter_is_changed_is_shared_out_once(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    """Who changes the filter waits for the lane, which lets the subscription join the type, before it keeps others out."""
+    call(broker, "subscribe", "pattern", "p*", "public.good(n)", handler="any")
+    publish(broker, "pa", 0)
+    cut(broker)
+    making, lane, altering = (connect(dsn=own_database, autocommit=False) for _ in range(3))
+    make_type(making, "pc")
+    call(broker, "alter_subscription", "pattern", filter="")
+    making.commit()
+    rows(lane, "select pgps._run_lanes(array(select lane_id from pgps_internal.lane), 1, false, null)")
+    make_filter(broker, "perform pg_advisory_xact_lock(5)")
+    rows(broker, "select pg_advisory_lock(5)")
+    with meanwhile(broker, altering, lambda: call(altering, "alter_subscription", "pattern", filter="public.good(n)")):
+        lane.commit()
+        waits = "select count(*) from pg_locks where not granted and locktype = 'advisory'"
+        wait_until(lambda: value(broker, waits))
+        publish(broker, "pc", 1)
+        cut(broker)
+        cut(broker)
+        got = take_only(broker, "pattern")
+        rows(broker, "select pg_advisory_unlock(5)")
+    altering.commit()
+    for _ in range(3):
+        cut(broker)
+        run_lanes(broker)
+        got += take_only(broker, "pattern")
+    assert sorted(got) == [0, 1]
 
 
 def test_a_type_is_joined_once_when_its_lane_and_the_dispatcher_are_at_it(
