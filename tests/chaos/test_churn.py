@@ -194,6 +194,7 @@ def test_errors_are_read_from_a_servers_log_with_what_stands_below(tmp_path: Pat
     assert found.bad == {'42P01 relation "pgps_internal.pN_log" does not exist (of consumer)': 2}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_short_story_loses_repeats_and_swaps_nothing(embedded_home: Path) -> None:
     """Play a short story; `make churn` plays long ones."""
