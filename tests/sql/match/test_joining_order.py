@@ -206,7 +206,7 @@ def test_nobody_reads_past_types_that_catch_up_when_another_was_made_while_the_s
 def test_a_type_that_is_joined_while_a_filter_is_changed_is_shared_out_once(
     broker: psycopg.Connection, connect: Connect, own_database: str
 ) -> None:
-    """Who changes the filter waits for the lane, which lets the subscription join the type, before it keeps others out."""
+    """Who changes the filter waits for the lane, which lets it join the type, before keeping others out."""
     call(broker, "subscribe", "pattern", "p*", "public.good(n)", handler="any")
     publish(broker, "pa", 0)
     cut(broker)
