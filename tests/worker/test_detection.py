@@ -112,6 +112,30 @@ def test_an_owner_whose_code_is_slow_is_late_alone(
     wait_until(lambda: f"the composite events of role {owner} are quick again" in worker.messages, what="the log")
 
 
+def test_owners_whose_code_is_slow_together_are_late_alone(
+    broker: psycopg.Connection, own_database: str, connect: Connect, role: RoleFactory, workers: Workers
+) -> None:
+    owners = [role(f"slow{n}", "pgps_admin") for n in range(5)]
+    for owner in owners:
+        rows(broker, f"create schema {owner} authorization {owner}")
+        session = connect(owner, dsn=own_database)
+        # Below a second each, which is what there is for all.
+        rows(
+            session,
+            f"create function {owner}.slow(k integer) returns integer language plpgsql as "
+            "$$ begin perform pg_sleep(0.6); return k; end $$",
+        )
+        call(session, "create_composite_event", f"{owner}_seen", "a x", attributes=f"v integer = {owner}.slow(x.k)")
+    workers(own_database)
+    rows(broker, "insert into pgps_event.a (k) values (1)")
+    names = [f"{owner}_seen" for owner in owners]
+    found = "select sum(detected) from pgps.composite_events where name = any (%s)"
+    wait_until(lambda: value(broker, found, [names]) == 5, what="all are detected")
+    slow = "select count(*) from pgps_internal.slow_detection"
+    assert value(broker, slow) >= 2, "who has taken long beside the others is detected apart"
+    assert value(broker, "select bool_and(state = 'active') from pgps.composite_events")
+
+
 MUCH = {
     "combinations": ("any(4, b v, b w, b x, b y, b z)", "unrestricted", 300),
     "ticks": ("P(b x, '10 milliseconds', b (k < 0) y)", "continuous", 4000),

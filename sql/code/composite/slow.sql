@@ -1,7 +1,8 @@
--- Owners whose composite events take long: a step of all gives the code of each owner, filters and attributes, a
--- second, and the detector a second for what it makes of his events beside what they commonly take. Who needs more is
--- slow, and detected apart from then on, by another session of the worker: one composite event at a time, the owners
--- in turn, each waiting after a step as long as it has taken (decision 94). So a slow owner delays itself.
+-- Owners whose composite events take long: a step of all gives the code of all owners, filters and attributes, a second
+-- together, and the detector a second for what it makes of one owner's events beside what they commonly take. Who has
+-- taken much of a second that was not enough is slow, and detected apart from then on, by another session of the
+-- worker: one composite event at a time, the owners in turn, each waiting after a step as long as it has taken
+-- (decision 94). So a slow owner delays itself.
 -- Locks: the row of a slow owner; as detect.sql.
 -- Writes: slow_detection.
 
@@ -15,9 +16,9 @@ begin
 end
 $$;
 comment on function pgps_internal.code_seconds(text) is
-'How many seconds the code of one owner may take in a step, and in a quick one the detector for what is his: quick = a
-step of all composite events, slow = one of an owner that is slow, where each candidate adds a millisecond; null = as
-long as each may take';
+'How many seconds code may take in a step: quick = that of all owners together, in a step of all composite events, and
+the detector as many for what is one owner''s; slow = in a step of an owner that is slow, where each candidate adds a
+millisecond; null = as long as each may take';
 
 create or replace function pgps_internal.slow_owners(whole boolean, is_asked boolean = true) returns oid[]
 language plpgsql stable
@@ -32,45 +33,48 @@ comment on function pgps_internal.slow_owners(boolean, boolean) is
 'Roles whose composite events are slow. whole: only those of which all are detected apart, and not only those that run
 code. is_asked: else none';
 
-create or replace function pgps_internal.note_slow_owner(composite_id bigint, error text, whole boolean)
-returns oid
+drop function if exists pgps_internal.note_slow_owner(bigint, text, boolean),
+    pgps_internal.take_quick(bigint[], integer[], bigint[], boolean[], timestamptz, text, oid);
+create or replace function pgps_internal.note_slow_owners(composite_ids bigint[], error text, whole boolean)
+returns oid[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_owner oid := (select c.owner from pgps_internal.composite c
-        where c.composite_id = note_slow_owner.composite_id);
+    v_owners oid[] := array(select distinct c.owner::oid from pgps_internal.composite c
+        where c.composite_id = any (note_slow_owners.composite_ids) order by 1);
     v_now timestamptz := pgps_internal.clock();
 begin
     delete from pgps_internal.slow_detection o where (o.owner) in (select n.owner from pgps_internal.slow_detection n
         where not n.is_slow and n.failed_at < v_now - interval '1 hour' for update skip locked);
     -- Slow for longer each time: who is quick and slow by turns would otherwise delay the others each time.
     insert into pgps_internal.slow_detection as o (owner, failed_at, slow_until, last_error, is_whole)
-    values (v_owner, v_now, v_now + interval '2 seconds', note_slow_owner.error, note_slow_owner.whole)
+    select w.owner, v_now, v_now + interval '2 seconds', note_slow_owners.error, note_slow_owners.whole
+    from unnest(v_owners) w(owner)
     on conflict on constraint slow_detection_pkey do update set is_slow = true, offences = o.offences + 1,
         failed_at = v_now, last_error = excluded.last_error,
         is_whole = excluded.is_whole or o.is_slow and o.is_whole,
         slow_until = v_now + least(power(2, least(o.offences + 1, 12)), 3600) * interval '1 second';
     perform pg_notify('pgps_composite', '');
-    return v_owner;
+    return v_owners;
 end
 $$;
-comment on function pgps_internal.note_slow_owner(bigint, text, boolean) is
-'Notes that a composite event has taken too long beside others: its owner is slow. whole: not by the code that it runs.
-Returns the owner';
+comment on function pgps_internal.note_slow_owners(bigint[], text, boolean) is
+'Notes that composite events have taken too long beside others: their owners are slow. whole: not by the code that they
+run. Returns the owners';
 
 create or replace function pgps_internal.take_quick(
     composite_ids bigint[], shares integer[], uptos bigint[], are_last boolean[], now timestamptz, pace text,
-    owner oid
+    owners oid[]
 ) returns boolean
 language plpgsql
 as $$
 declare
-    v_whole boolean := take_quick.owner = any (pgps_internal.slow_owners(whole => true));
+    v_whole oid[] := pgps_internal.slow_owners(whole => true);
     v_quick integer[] := array(
         select w.place::integer from unnest(take_quick.composite_ids) with ordinality w(composite_id, place)
         join pgps_internal.composite c using (composite_id)
-        where c.owner <> take_quick.owner or not (c.runs_code or v_whole) order by w.place);
+        where c.owner <> all (take_quick.owners) or not (c.runs_code or c.owner = any (v_whole)) order by w.place);
 begin
     if cardinality(v_quick) = 0 then
         return false;
@@ -81,9 +85,9 @@ begin
         array(select take_quick.are_last[p] from unnest(v_quick) p), take_quick.now, take_quick.pace);
 end
 $$;
-comment on function pgps_internal.take_quick(bigint[], integer[], bigint[], boolean[], timestamptz, text, oid) is
-'As take_less, when the composite events of an owner have taken too long: the others are detected without
-those of his that are detected apart';
+comment on function pgps_internal.take_quick(bigint[], integer[], bigint[], boolean[], timestamptz, text, oid[]) is
+'As take_less, when the composite events of some owners have taken too long: the others are detected without those of
+theirs that are detected apart';
 
 create or replace function pgps_internal.slow_due(last bigint, now timestamptz)
 returns table (owner oid, composite_id bigint, share integer, upto bigint, is_last boolean, step bigint)

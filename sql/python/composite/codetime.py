@@ -12,16 +12,19 @@ TOO_MUCH = "54001"  # a shorter step may take less
 
 
 class CodeTime:
-    """Share out the time of a step among the owners of composite events.
+    """Limit the time that the code of the owners of composite events takes in a step.
 
-    seconds: how much each has; None: each set of candidates has what its job allows, and no more is counted. pace:
-    quick, where others wait for it; else a millisecond is added for each candidate.
+    pace: quick, where others wait for it: seconds is what all have together; else what each has, and a millisecond for
+    each candidate. None: each set of candidates has what its job allows, and no more is counted.
     """
 
     def __init__(self, seconds: Optional[float], pace: Optional[str] = None) -> None:
         self.seconds = seconds
         self.is_quick = pace == "quick"
         self.used: dict[int, float] = {}
+        self.of_owner: dict[int, int] = {}
+        self.current: Optional[int] = None
+        self.began = 0.0
         self.over_at: Optional[float] = None
 
     @contextlib.contextmanager
@@ -37,7 +40,10 @@ class CodeTime:
         used = self.used.get(owner, 0.0)
         if not self.is_quick:
             used -= count / 1000
-        self.over_at = began + max(self.seconds - used, 0.001)
+        self.of_owner[owner] = job["composite_id"]
+        taken = sum(self.used.values()) if self.is_quick else used
+        self.over_at = began + max(self.seconds - taken, 0.001)
+        self.used[owner], self.began, self.current = used, began, owner
         try:
             yield min(own, self.over_at)
         finally:
@@ -46,6 +52,13 @@ class CodeTime:
     def left(self) -> Optional[float]:
         """Return how many seconds the owner has left whose code is evaluated; None: nobody counts."""
         return None if self.over_at is None else max(self.over_at - monotonic(), 0.001)
+
+    def slowest(self) -> list[int]:
+        """Return a composite event of each owner whose code has taken much of a quick step that is over."""
+        now = monotonic() - self.began
+        used = {owner: used + now if owner == self.current else used for owner, used in self.used.items()}
+        much = max(used.values()) / 4
+        return sorted(self.of_owner[owner] for owner in used if used[owner] >= much)
 
     @property
     def sqlstate(self) -> str:

@@ -264,7 +264,7 @@ class Queries:
         """End the step: code of the composite event has taken longer than it may."""
         hint = "Make it cheaper; see the setting dispatch_lane_timeout."
         state = self.time.sqlstate
-        whose = str(self.about) if state == TOO_SLOW else None
+        whose = ",".join(map(str, self.time.slowest())) if state == TOO_SLOW else None
         self.db.error(message, detail=whose, hint=hint, sqlstate=state)
 
     def end_too_slow(self, composite_id: int) -> None:
