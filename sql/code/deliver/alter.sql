@@ -58,13 +58,16 @@ begin
     perform pgps_internal.replay(rematch_shares.class_id, rematch_shares.event_type, 0,
         least(v_first, rematch_shares.matched), rematch_shares.upto);
     -- Of batches matched before, waiting events stay if they match the new filter (events without a row are settled).
-    -- Then events of batches that were not matched yet are added.
+    -- Then events of batches that were not matched yet are added. What has failed goes its own way (rematch), and what
+    -- was among the exceptions is of no batch any more.
     delete from pgps_internal.share s
     where s.subscription_id = rematch_shares.subscription_id and s.type_id = (rematch_shares.event_type).type_id
         and (s.batch_id, s.event_id) not in (
             select d.batch_id, e.event_id
             from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
-            where d.class_id = rematch_shares.class_id);
+            where d.class_id = rematch_shares.class_id)
+        and not exists (select from pgps_internal.failure f
+            where f.subscription_id = s.subscription_id and f.event_id = s.event_id);
     insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
     select rematch_shares.subscription_id, d.batch_id, e.event_id, d.type_id
     from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)

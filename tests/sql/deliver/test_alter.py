@@ -86,6 +86,28 @@ def test_competing_consumers_keep_what_still_matches(broker: psycopg.Connection)
     assert take(broker, "s") == [4, 6, 8, 20]
 
 
+@pytest.mark.parametrize("handler", ["all", "any"])
+def test_what_has_failed_comes_again_whatever_the_filter_is_meanwhile(broker: psycopg.Connection, handler: str) -> None:
+    call(broker, "subscribe", "s", "tick", handler=handler, max_attempts=2)
+    publish(broker, "tick", 1, 2, 3)
+    rows(broker, "select pgps.dispatch()")
+    for _ in range(2):
+        first, second, _third = column(broker, "select event_id from pgps.receive('s') order by event_id")
+        call(broker, "nack", "s", first, "no")
+    rows(broker, "select pgps.receive('s')")
+    call(broker, "nack", "s", second, "not now")
+    assert rows(broker, "select n, state from pgps_queue.tick_exception where state = 'failed'") == [(1, "failed")]
+    assert call(broker, "retry_exception", "tick") == 1
+    alter(broker, filter="n > 2")
+    alter(broker, filter="n > 100")
+    alter(broker, filter="n <> 3")
+    assert sorted(take(broker, "s")) == [1, 2]
+    alter(broker, filter="")
+    publish(broker, "tick", 4)
+    assert sorted(take(broker, "s")) == ([3, 4] if handler == "all" else [4]), "what has been matched anew"
+    assert rows(broker, "select from pgps_internal.failure where state <> 'settled'") == []
+
+
 def test_callbacks_and_prefixes_have_their_filter_changed(broker: psycopg.Connection) -> None:
     make_type(broker, "tock")
     table = sink(broker, "tick")
