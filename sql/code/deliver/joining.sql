@@ -45,52 +45,6 @@ $$;
 comment on function pgps_internal.waiting_ids(pgps_internal.event_type, pgps_internal.batch) is
 'The ids of events of a type that have been committed and are in no batch up to last';
 
-drop function if exists pgps_internal.join_unseen_types(pgps_internal.subscription);
-create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription, start text)
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_type pgps_internal.event_type;
-    v_start text;
-    v_state text;
-    v_schema text;
-    v_error text;
-    v_context text;
-begin
-    -- A later GRANT cannot be noticed. So a subscription to a prefix joins all types of it, also those that its owner
-    -- may not see yet: rights are checked when an event is matched, and when it is handed out.
-    for v_type in
-        select t.* from pgps_internal.event_type t
-        where pgps._covers((join_unseen_types.subscription).event_type, t.name)
-            and not exists (select from pgps_internal.member m
-            where m.subscription_id = (join_unseen_types.subscription).subscription_id and m.type_id = t.type_id)
-    loop
-        -- One that its owner may see has come just now.
-        v_start := case when has_table_privilege((join_unseen_types.subscription).owner::oid, v_type.endpoint, 'select')
-            then join_unseen_types.start else 'now' end;
-        if not pgps_internal.try_lock(v_type.log, 'access share') then
-            perform pgps_internal.note_late(join_unseen_types.subscription, v_type, v_start);
-            continue;
-        end if;
-        begin
-            perform pgps_internal.join_type(join_unseen_types.subscription, v_type, v_start);
-        exception when others or assert_failure or query_canceled then
-            -- The filter does not fit the type. No error: the owner may not even know the type, and gets nothing of it.
-            get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text,
-            v_context = pg_exception_context;
-            if pgps_internal.is_passing(v_state, v_context, v_schema, v_error) then
-                raise;
-            end if;
-        end;
-    end loop;
-end
-$$;
-comment on function pgps_internal.join_unseen_types(pgps_internal.subscription, text) is
-'Joins a new subscription to a prefix to the event types of it that its owner may not see yet, and notes those that
-somebody is changing or dropping';
-
 create or replace function pgps_internal.join_type(
     subscription pgps_internal.subscription, event_type pgps_internal.event_type, start text
 ) returns void
@@ -104,6 +58,9 @@ begin
     -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
     perform pgps_internal.hold_owner((join_type.subscription).owner::oid);
     if (join_type.subscription).is_pattern then
+        if pgps_internal.has_joined((join_type.subscription).subscription_id, (join_type.event_type).type_id) then
+            return;
+        end if;
         perform pgps_internal.open_lane((join_type.subscription).owner);
     end if;
     if join_type.start = 'now' then

@@ -1,6 +1,6 @@
--- Event types that a new subscription to a prefix cannot join at once, since somebody is changing or dropping them in a
--- transaction that is open. Who subscribes does not wait for him: it is noted, and the dispatcher lets the subscription
--- join before it dispatches anything of the type (decision 88).
+-- Event types of a prefix that its owner may not see yet, or that a new subscription to it cannot join at once, since
+-- somebody is changing or dropping them in a transaction that is open. Who subscribes does not wait for him: it is
+-- noted, and the dispatcher lets the subscription join before it dispatches anything of the type (decision 88).
 -- Locks: access share on logs, and rows of subscriptions, which are not waited for.
 -- Writes: broken_type, joining, late_type, member.
 
@@ -23,6 +23,63 @@ $$;
 comment on function pgps_internal.note_late(pgps_internal.subscription, pgps_internal.event_type, text) is
 'Notes that a subscription to a prefix joins an event type later, and gets what commits from now on. Errors: 55P03 it is
 to begin earlier than now.';
+
+create or replace function pgps_internal.has_joined(subscription_id bigint, type_id integer) returns boolean
+language sql stable
+begin atomic
+    select exists (select from pgps_internal.member m
+        where m.subscription_id = has_joined.subscription_id and m.type_id = has_joined.type_id);
+end;
+comment on function pgps_internal.has_joined(bigint, integer) is
+'True when a subscription gets the events of a type. Asked once more under the turn of its owner: several may have it
+join, the lane, the dispatcher, and who moves it';
+
+drop function if exists pgps_internal.join_unseen_types(pgps_internal.subscription);
+create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription, start text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_start text;
+    v_state text;
+    v_schema text;
+    v_error text;
+    v_context text;
+begin
+    -- A later GRANT cannot be noticed. So a subscription to a prefix joins all types of it, also those that its owner
+    -- may not see yet: rights are checked when an event is matched, and when it is handed out.
+    for v_type in
+        select t.* from pgps_internal.event_type t
+        where pgps._covers((join_unseen_types.subscription).event_type, t.name)
+            and not pgps_internal.has_joined((join_unseen_types.subscription).subscription_id, t.type_id)
+            and not exists (select from pgps_internal.late_type l
+                where l.subscription_id = (join_unseen_types.subscription).subscription_id and l.type_id = t.type_id)
+    loop
+        -- One that its owner may see has come just now.
+        v_start := case when has_table_privilege((join_unseen_types.subscription).owner::oid, v_type.endpoint, 'select')
+            then join_unseen_types.start else 'now' end;
+        if not pgps_internal.try_lock(v_type.log, 'access share') then
+            perform pgps_internal.note_late(join_unseen_types.subscription, v_type, v_start);
+            continue;
+        end if;
+        begin
+            perform pgps_internal.join_type(join_unseen_types.subscription, v_type, v_start);
+        exception when others or assert_failure or query_canceled then
+            -- The filter does not fit the type. No error: the owner may not even know the type, and gets nothing of it.
+            get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text,
+            v_context = pg_exception_context;
+            if pgps_internal.is_passing(v_state, v_context, v_schema, v_error) then
+                raise;
+            end if;
+        end;
+    end loop;
+end
+$$;
+comment on function pgps_internal.join_unseen_types(pgps_internal.subscription, text) is
+'Joins a new subscription to a prefix to the event types of it that its owner may not see yet, and notes those that
+somebody is changing or dropping';
 
 create or replace function pgps_internal.published_before(
     event_type pgps_internal.event_type, seen pg_snapshot, last pgps_internal.batch
@@ -64,6 +121,9 @@ declare
     v_is_locked boolean;
     v_is_shared boolean := (join_late.subscription).handler = 'any' and (join_late.subscription).callback is null;
 begin
+    if pgps_internal.has_joined((join_late.late).subscription_id, (join_late.late).type_id) then
+        return;
+    end if;
     perform pgps_internal.note_joined(join_late.subscription);
     -- As it is now: somebody may have changed it since it was looked up, or be about to.
     select s.* into v_subscription from pgps_internal.subscription s

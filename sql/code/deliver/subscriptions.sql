@@ -249,8 +249,9 @@ begin
     if args ->> 'start' is null then
         raise exception 'the start is null' using errcode = '22023', hint = 'Use now, earliest, or an event id.';
     end if;
+    -- The turn of the role, too, before anything is read: the lane may be letting it join an event type.
     perform pgps_internal.hold_subscription(v_subscription.subscription_id, v_subscription.name),
-        pgps_internal.require_subscription(v_subscription);
+        pgps_internal.require_subscription(v_subscription), pgps_internal.hold_owner(v_subscription.owner::oid);
     -- Reading the position also keeps reclaim from the positions until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);
     perform pgps_internal.retire(v_subscription, false);

@@ -86,7 +86,8 @@ begin
     delete from pgps_internal.joining j
     where j.subscription_id = (join_in_lane.joining).subscription_id and j.type_id = (join_in_lane.joining).type_id
     returning j.skip into v_skip;
-    if not found then
+    if not found
+            or pgps_internal.has_joined((join_in_lane.joining).subscription_id, (join_in_lane.joining).type_id) then
         -- The dispatcher has it join, or somebody who has changed the subscription.
         return;
     end if;

@@ -251,3 +251,35 @@ def test_a_type_is_joined_once_when_its_lane_and_the_dispatcher_are_at_it(
     cut(broker)
     run_lanes(broker)
     assert take_only(broker, "pattern") == [1, 2]
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+@pytest.mark.parametrize("condition", ["n > 0", "public.good(n)"])
+def test_a_type_that_is_made_while_a_subscription_is_moved_is_joined_once(
+    broker: psycopg.Connection, connect: Connect, own_database: str, handler: str, condition: str
+) -> None:
+    """Who moves it joins what its lane has not let it join, and then the lane comes to the type that was made."""
+    rows(broker, "select pgps.drop_event_type('pa')")
+    call(broker, "subscribe", "pattern", "p*", condition, handler=handler)
+    make_type(broker, "pb")
+    holding, moving = (connect(dsn=own_database, autocommit=False) for _ in range(2))
+    rows(holding, "select from pgps_internal.joining for update")
+    with meanwhile(broker, moving, lambda: call(moving, "seek", "pattern", "now")):
+        make_type(broker, "pc")
+        publish(broker, "pb", 1)
+        publish(broker, "pc", 2)
+        cut(broker)
+        holding.commit()
+    moving.commit()
+    got = []
+    for n in range(1, 4):
+        publish(broker, "pb", 10 * n)
+        publish(broker, "pc", 10 * n + 1)
+        cut(broker)
+        run_lanes(broker)
+        got += sorted(take_only(broker, "pattern"))
+    cut(broker)
+    got += take_only(broker, "pattern")
+    # What was published while it was being moved comes or not.
+    assert [n for n in got if n > 2] == [10, 11, 20, 21, 30, 31]
+    assert rows(broker, "select type_id from pgps_internal.member group by type_id having count(*) > 1") == []
