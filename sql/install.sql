@@ -68,6 +68,7 @@
 \ir code/core/entry.sql
 \ir code/core/permissions.sql
 \ir code/core/races.sql
+\ir code/core/refused_rules.sql
 \ir code/core/lookups.sql
 \ir code/core/settings.sql
 \ir code/core/generated.sql
@@ -85,6 +86,7 @@
 \ir code/types/expressions.sql
 \ir code/types/type_checks.sql
 \ir code/types/type_locks.sql
+\ir code/types/powerless.sql
 \ir code/types/alter.sql
 \ir code/types/queues.sql
 \ir code/types/advertise.sql

@@ -149,6 +149,78 @@ def test_nobody_waits_for_the_tables_and_views_that_a_stranger_locks(
     work(broker, 3)
 
 
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "create rule r as on insert to {} where {} do also nothing",
+        "create trigger t before insert on {} when ({}) execute function suppress_redundant_updates_trigger()",
+    ],
+)
+@pytest.mark.parametrize(
+    "relation", ["pgps_event.tick", "pgps_queue.tick_in", "pgps_entry.calls", "pgps_entry.receive_calls"]
+)
+def test_nobody_waits_for_a_rule_or_a_trigger_that_a_stranger_may_not_make(
+    broker: psycopg.Connection, stranger: psycopg.Connection, attempt: str, relation: str
+) -> None:
+    """The relation would be locked while the check of a domain sleeps, and before rights are asked."""
+    rows(stranger, "create temporary table own (n integer)")
+    rows(
+        stranger,
+        "create function pg_temp.slow(n integer) returns boolean language plpgsql as "
+        "$$ begin perform pg_sleep(600); return true; end $$",
+    )
+    rows(stranger, "create domain pg_temp.slowly as integer check (pg_temp.slow(value))")
+    stranger.commit()
+    rows(stranger, "set statement_timeout = '60s'")
+    for where in (relation, "pg_temp.own"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="has no table or view for which to create"):
+            rows(stranger, attempt.format(where, "1::pg_temp.slowly = 1"))
+        stranger.rollback()
+    rows(broker, f"create table public.has (); alter table public.has owner to {stranger.info.user}")
+    rows(stranger, "create rule r as on insert to public.has do instead nothing")
+
+
+MADE = (
+    "create view pg_temp.v{n} as select * from {of}",
+    "create function pg_temp.f{n}() returns bigint begin atomic select count(*) from {of}; end",
+    "create function pg_temp.g{n}(e {of}) returns integer language sql as 'select 1'",
+    "create table pg_temp.t{n} (e {of}, f {of}[])",
+    "create domain pg_temp.d{n} as {of} check (value is not null)",
+)
+
+
+def test_what_a_stranger_makes_of_a_type_keeps_nobody_from_changing_it(
+    broker: psycopg.Connection,
+    stranger: psycopg.Connection,
+    own_database: str,
+    connect: Connect,
+    role: Callable[..., str],
+) -> None:
+    reader = connect(role("reader"), dsn=own_database)
+    rows(broker, "revoke select, insert on pgps_event.tick from public")
+    rows(broker, f"grant select on pgps_event.tick to {reader.info.user}")
+
+    def make_all() -> None:
+        for n, of in enumerate(("pgps_event.tick", "pgps_queue.tick_in", "pgps_queue.tick_exception")):
+            for statement in MADE:
+                rows(stranger, statement.format(n=n, of=of))
+        stranger.commit()
+
+    make_all()
+    call(broker, "alter_event_type", "tick", add_attribute="other integer")
+    make_all()
+    call(broker, "alter_event_type", "tick", drop_attribute="other")
+    make_all()
+    # Whoever may read it has something that works, and is told of.
+    rows(reader, "create view pg_temp.seen as select * from pgps_queue.tick_in")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist, match="tick_in") as refused:
+        call(broker, "alter_event_type", "tick", add_attribute="other integer")
+    assert "seen" in str(refused.value.diag.message_detail)
+    rows(reader, "drop view pg_temp.seen")
+    call(broker, "unsubscribe", "all")
+    call(broker, "drop_event_type", "tick")
+
+
 def test_a_stranger_does_not_get_at_what_takes_turns(stranger: psycopg.Connection, broker: psycopg.Connection) -> None:
     take_table_locks(stranger)
     held = column(

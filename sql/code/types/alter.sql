@@ -40,7 +40,7 @@ begin
         end if;
     end if;
     perform pgps_internal.lock_types(array[v_type.type_id]);
-    perform pgps_internal.drop_code(v_type.type_id);
+    perform pgps_internal.drop_powerless(v_type), pgps_internal.drop_code(v_type.type_id);
 end
 $$;
 comment on function pgps_internal.do_alter_type(name, jsonb) is

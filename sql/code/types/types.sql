@@ -270,7 +270,7 @@ declare
     v_type pgps_internal.event_type := drop_type.event_type;
     v_left text;
 begin
-    perform pgps_internal.lock_to_drop(v_type.type_id);
+    perform pgps_internal.lock_to_drop(v_type.type_id), pgps_internal.drop_powerless(v_type);
     if drop_type.cascade then
         -- Anybody may have made a view over a queue, which takes no right to the queue.
         select string_agg(v::text, ', ') into v_left from pgps_internal.generated g
