@@ -9,13 +9,15 @@ TOO_SLOW = "PS002"  # beside others; never one of user's code, whose errors do n
 MUCH_OF_STEP = "PS003"  # the same of what the detector makes of events
 TOO_LONG = "54000"
 TOO_MUCH = "54001"  # a shorter step may take less
+AT_LEAST = 0.1  # what each owner has in a quick step, whatever the others take: many that are quick are not slow
 
 
 class CodeTime:
     """Limit the time that the code of the owners of composite events takes in a step.
 
-    pace: quick, where others wait for it: seconds is what all have together; else what each has, and a millisecond for
-    each candidate. None: each set of candidates has what its job allows, and no more is counted.
+    pace: quick, where others wait for it: seconds is what all have together, of which each has AT_LEAST some; else what
+    each has, and a millisecond for each candidate. None: each set of candidates has what its job allows, and no more is
+    counted.
     """
 
     def __init__(self, seconds: Optional[float], pace: Optional[str] = None) -> None:
@@ -41,8 +43,10 @@ class CodeTime:
         if not self.is_quick:
             used -= count / 1000
         self.of_owner[owner] = job["composite_id"]
-        taken = sum(self.used.values()) if self.is_quick else used
-        self.over_at = began + max(self.seconds - taken, 0.001)
+        left = self.seconds - used
+        if self.is_quick:
+            left = max(self.seconds - sum(self.used.values()), AT_LEAST - used)
+        self.over_at = began + max(left, 0.001)
         self.used[owner], self.began, self.current = used, began, owner
         try:
             yield min(own, self.over_at)
@@ -57,8 +61,8 @@ class CodeTime:
         """Return a composite event of each owner whose code has taken much of a quick step that is over."""
         now = monotonic() - self.began
         used = {owner: used + now if owner == self.current else used for owner, used in self.used.items()}
-        much = max(used.values()) / 4
-        return sorted(self.of_owner[owner] for owner in used if used[owner] >= much)
+        much = max(AT_LEAST, max(used.values()) / 4)
+        return sorted(self.of_owner[owner] for owner in used if owner == self.current or used[owner] >= much)
 
     @property
     def sqlstate(self) -> str:
