@@ -235,6 +235,32 @@ meanwhile is matched now, and this raises what the filter raises if it is not me
 in the lane of its owner, and it remains suspended until then. A max_backlog counts again once no more than that waits.
 Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
+create or replace function pgps_internal.kept_alone(subscription_id bigint) returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_ids bigint[];
+    v_found bigint[] := '{}';
+begin
+    for v_type in
+        select t.* from pgps_internal.event_type t where t.type_id in (select f.type_id from pgps_internal.failure f
+            where f.subscription_id = kept_alone.subscription_id and f.state in ('retrying', 'leased'))
+    loop
+        execute format('select array_agg(f.event_id) from pgps_internal.failure f
+            where f.subscription_id = $1 and f.type_id = $2 and f.state in (''retrying'', ''leased'')
+                and not (exists (select from %s l where l.event_id = f.event_id) and exists (
+                    select from pgps_internal.batch_type b where b.type_id = $2 and b.ids @> f.event_id))', v_type.log)
+            using kept_alone.subscription_id, v_type.type_id into v_ids;
+        v_found := v_found || coalesce(v_ids, '{}');
+    end loop;
+    return v_found;
+end
+$$;
+comment on function pgps_internal.kept_alone(bigint) is
+'Events that a subscription is to get again and that are kept aside, but in the log no more';
+
 create or replace function pgps_internal.do_seek(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -243,6 +269,7 @@ declare
     v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'name');
     v_types integer[];
     v_classes bigint[];
+    v_kept bigint[] := '{}';
     v_position pgps_internal.position;
 begin
     perform pgps_internal.require_read_committed();
@@ -263,10 +290,14 @@ begin
     with gone as (delete from pgps_internal.member m where m.subscription_id = v_subscription.subscription_id
         returning m.class_id, m.type_id)
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
-    delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;
+    -- What has come back from the exception queue may be older than the log.
+    v_kept := case when args ->> 'start' = 'earliest'
+        then pgps_internal.kept_alone(v_subscription.subscription_id) else v_kept end;
+    delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id
+        and s.event_id <> all (v_kept);
     delete from pgps_internal.unshared u where u.subscription_id = v_subscription.subscription_id;
     delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id
-        and f.state <> 'failed';
+        and f.state <> 'failed' and f.event_id <> all (v_kept);
     -- Gaps are forgotten: events that were passed over come again, as far as the broker has them.
     delete from pgps_internal.backlog_gap g where g.subscription_id = v_subscription.subscription_id
         and args ->> 'start' <> 'now';

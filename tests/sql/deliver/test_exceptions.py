@@ -76,6 +76,28 @@ def test_attempts_are_counted_anew_after_a_retry(broker: psycopg.Connection) -> 
         assert call(broker, RETRY, "tick") == 1
 
 
+@pytest.mark.parametrize("handler", ["all", "any"])
+@pytest.mark.parametrize("is_received", [False, True])
+def test_what_is_put_back_comes_also_when_the_subscription_goes_back_to_what_the_log_still_has(
+    broker: psycopg.Connection, handler: str, is_received: bool
+) -> None:
+    call(broker, "subscribe", "s", "tick", handler=handler, max_attempts=1)
+    publish(broker, "tick", 1, 2)
+    fail(broker, broker, "s", 1)
+    roll(broker)
+    publish(broker, "tick", 3)
+    assert take(broker, "s") == [3]
+    reclaim(broker)
+    assert kept(broker) == 1
+    assert call(broker, RETRY, "tick") == 1
+    if is_received:
+        assert numbers(broker, "s") == [1]
+    call(broker, "seek", "s", "earliest")
+    assert sorted(take(broker, "s")) == [1, 3]
+    call(broker, "seek", "s", "earliest")
+    assert take(broker, "s") == [3]
+
+
 def test_a_callback_is_tried_again_later_and_later(broker: psycopg.Connection, clock: Clock) -> None:
     clock.set("2026-03-01 12:00+00")
     call(broker, "configure", "retry_delay", "10 seconds")
