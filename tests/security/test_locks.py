@@ -174,7 +174,7 @@ def test_nobody_waits_for_a_rule_or_a_trigger_that_a_stranger_may_not_make(
     rows(stranger, "set statement_timeout = '60s'")
     for where in (relation, "pg_temp.own"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="has no table or view for which to create"):
-            rows(stranger, attempt.format(where, "1::pg_temp.slowly = 1"))
+            rows(stranger, attempt.format(where, "('{1}'::pg_temp.slowly[])[1] = 1"))
         stranger.rollback()
     rows(broker, f"create table public.has (); alter table public.has owner to {stranger.info.user}")
     rows(stranger, "create rule r as on insert to public.has do instead nothing")
