@@ -212,6 +212,8 @@ begin
             update pgps_internal.backlog_limit l set is_resting = false
                 where l.subscription_id = v_over.subscription_id;
         elsif not pgps_internal.try_subscription(v_over.subscription_id)
+            -- Nor does it pass events that are still to be matched, of a type that has just been made.
+            or pgps_internal.is_unmet(v_over.subscription_id)
             or exists (select from pgps_internal.member m where m.subscription_id = v_over.subscription_id
                 and not pgps_internal.hold_type(m.type_id)) then
             continue;

@@ -203,6 +203,27 @@ def test_nobody_reads_past_types_that_catch_up_when_another_was_made_while_the_s
     assert got == [1, 2, 3]
 
 
+def test_a_limit_passes_nothing_that_is_still_to_be_joined(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    call(broker, "subscribe", "other", "p*")  # whose class has the events of pa meanwhile
+    subscribing, making = (connect(dsn=own_database, autocommit=False) for _ in range(2))
+    call(subscribing, "subscribe", "pattern", "p*")
+    call(subscribing, "alter_subscription", "pattern", max_backlog=1, on_backlog="drop")
+    make_type(making, "pc")
+    making.commit()
+    for name, n in (("pc", 1), ("pa", 2), ("pa", 3)):
+        publish(broker, name, n)
+        cut(broker)
+    subscribing.commit()
+    for _ in range(3):
+        rows(broker, "select pgps.reclaim()")
+        cut(broker)
+    assert take_only(broker, "pattern") == [3]
+    gaps = "select event_type, error from pgps.exceptions where state = 'gap' order by 1"
+    assert [(name, error.split()[0]) for name, error in rows(broker, gaps)] == [("pa", "1"), ("pc", "1")]
+
+
 def test_a_type_that_is_joined_while_a_filter_is_changed_is_shared_out_once(
     broker: psycopg.Connection, connect: Connect, own_database: str
 ) -> None:
