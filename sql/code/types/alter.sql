@@ -2,6 +2,39 @@
 -- Locks: the event type's relations, access exclusive (type_locks.sql).
 -- Writes: event_type, time_attribute.
 
+create or replace function pgps_internal.require_unused(event_type pgps_internal.event_type, attribute text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := require_unused.event_type;
+    v_name text := require_unused.attribute;
+    v_used text;
+begin
+    if not exists (select from pgps_internal.attributes_of(v_type.endpoint) a where a.name = v_name) then
+        raise exception 'event type "%" has no attribute "%"', v_type.name, v_name
+        using errcode = '42703', hint = 'See the column attributes of pgps.event_types.';
+    end if;
+    perform pgps_internal.require_unused_by_composites(v_type, v_name),
+        pgps_internal.require_unfilled_by_rules(v_type, v_name);
+    select s.name into v_used
+    from pgps_internal.subscription s
+    join pgps_internal.member m using (subscription_id)
+    where m.type_id = v_type.type_id and s.filter is not null
+        and s.filter ~* ('(^|[^[:alnum:]_])' || regexp_replace(v_name, '([^[:alnum:]_])', '\\\1', 'g')
+            || '([^[:alnum:]_]|$)')
+    limit 1;
+    if v_used is not null then
+        raise exception 'attribute "%" of event type "%" is used by the filter of subscription "%"', v_name,
+            v_type.name, v_used
+        using errcode = '2BP01',
+            hint = format('Drop or change the subscription first: select pgps.unsubscribe(%L)', quote_ident(v_used));
+    end if;
+end
+$$;
+comment on function pgps_internal.require_unused(pgps_internal.event_type, text) is
+'Raises 42703 unless an event type has an attribute, and 2BP01 while a filter, a rule or a composite event uses it';
+
 create or replace function pgps_internal.do_alter_type(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
@@ -9,7 +42,6 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
     v_drop text := case when args ->> 'drop' is not null then pgps_internal.fold(args ->> 'drop') end;
-    v_used text;
 begin
     perform pgps_internal.require_admin(caller, 'alter event types');
     if exists (select from pgps_internal.composite c where c.type_id = v_type.type_id) then
@@ -17,29 +49,10 @@ begin
         using errcode = '42809', hint = format('Drop it, and create it with other attributes: select '
             'pgps.drop_event_type(%L), then pgps.create_composite_event(…, attributes => …)', quote_ident(v_type.name));
     end if;
-    if v_drop is not null then
-        if not exists (select from pgps_internal.attributes_of(v_type.endpoint) a where a.name = v_drop) then
-            raise exception 'event type "%" has no attribute "%"', v_type.name, v_drop
-            using errcode = '42703', hint = 'See the column attributes of pgps.event_types.';
-        end if;
-        perform pgps_internal.require_unused_by_composites(v_type, v_drop);
-        perform pgps_internal.require_unfilled_by_rules(v_type, v_drop);
-        select s.name into v_used
-        from pgps_internal.subscription s
-        join pgps_internal.member m using (subscription_id)
-        where m.type_id = v_type.type_id and s.filter is not null
-            and s.filter ~* ('(^|[^[:alnum:]_])' || regexp_replace(v_drop, '([^[:alnum:]_])', '\\\1', 'g')
-                || '([^[:alnum:]_]|$)')
-        limit 1;
-        if v_used is not null then
-            raise exception 'attribute "%" of event type "%" is used by the filter of subscription "%"', v_drop,
-                v_type.name, v_used
-            using errcode = '2BP01',
-                hint = format('Drop or change the subscription first: select pgps.unsubscribe(%L)',
-                    quote_ident(v_used));
-        end if;
-    end if;
+    perform pgps_internal.require_unused(v_type, v_drop) where v_drop is not null;
     perform pgps_internal.lock_types(array[v_type.type_id]);
+    -- Once more when nobody can subscribe any more: those for whom it has waited may have.
+    perform pgps_internal.require_unused(v_type, v_drop) where v_drop is not null;
     perform pgps_internal.drop_powerless(v_type), pgps_internal.drop_code(v_type.type_id);
 end
 $$;
@@ -251,6 +264,7 @@ begin
         end if;
     end if;
     perform pgps_internal.lock_types(array[v_type.type_id], only_log => true);
+    perform pgps_internal.require_no_event_time(v_type) where args ->> 'attribute' = '';
     execute format('alter table %s drop constraint if exists pgps_time', v_type.log);
     delete from pgps_internal.time_attribute a where a.type_id = v_type.type_id;
     if v_attribute is not null then

@@ -303,6 +303,24 @@ comment on function pgps_internal.drop_type(pgps_internal.event_type, boolean) i
 'Drops an event type with its queues and all that rooms have for it; cascade: also views that others have made over its
 queues';
 
+create or replace function pgps_internal.require_unneeded(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_blocker text := pgps_internal.what_needs(require_unneeded.event_type);
+begin
+    if v_blocker is not null then
+        raise exception 'event type "%" cannot be dropped: %', (require_unneeded.event_type).name, v_blocker
+        using errcode = '2BP01',
+            hint = format('Use pgps.drop_event_type(%L, cascade => true) to drop it with all that depends on it.',
+                quote_ident((require_unneeded.event_type).name));
+    end if;
+end
+$$;
+comment on function pgps_internal.require_unneeded(pgps_internal.event_type) is
+'Raises 2BP01 while something needs an event type';
+
 create or replace function pgps_internal.do_drop_type(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -310,19 +328,15 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
     v_cascade boolean := coalesce((args ->> 'cascade')::boolean, false);
-    v_blocker text;
 begin
     if not pgps_internal.may_drop(caller, v_type) then
         perform pgps_internal.require_admin(caller, 'drop event types');
     end if;
     perform pgps_internal.forget_rules();
     if not v_cascade then
-        v_blocker := pgps_internal.what_needs(v_type);
-        if v_blocker is not null then
-            raise exception 'event type "%" cannot be dropped: %', v_type.name, v_blocker using errcode = '2BP01',
-                hint = format('Use pgps.drop_event_type(%L, cascade => true) to drop it with all that depends on it.',
-                    quote_ident(v_type.name));
-        end if;
+        -- Once more when nobody can publish or subscribe any more: those for whom it has waited may have.
+        perform pgps_internal.require_unneeded(v_type), pgps_internal.lock_to_drop(v_type.type_id);
+        perform pgps_internal.require_unneeded(v_type);
     end if;
     perform pgps_internal.drop_type(v_type, v_cascade);
 end

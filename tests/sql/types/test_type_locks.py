@@ -163,3 +163,44 @@ def test_who_waits_for_a_type_that_is_dropped_meanwhile_is_told_so(
         wait_until(lambda: waits(admin, other))
         dropping.commit()
     assert isinstance(ended[0], psycopg.errors.UndefinedObject)
+
+
+NEEDED = {
+    "a subscription": ("select pgps.subscribe('{0}_s', '{0}')", "select pgps.drop_event_type('{0}')", "{0}_s"),
+    "an event": ("insert into pgps_event.{0} (n) values (1)", "select pgps.drop_event_type('{0}')", "not delivered"),
+    "a filter": (
+        "select pgps.subscribe('{0}_s', '{0}', 'n > 0')",
+        "select pgps.alter_event_type('{0}', drop_attribute => 'n')",
+        "{0}_s",
+    ),
+    "the order of events": (
+        "select pgps.create_composite_event('{0}_c', '{0} x', time_basis => 'event')",
+        "select pgps.alter_event_type('{0}', time_attribute => '')",
+        "{0}_c",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", sorted(NEEDED))
+def test_what_is_needed_since_somebody_was_waited_for_is_neither_dropped_nor_altered(
+    connect: Connect, own_database: str, what: str
+) -> None:
+    admin, using, changing = (
+        connect(dsn=own_database),
+        connect(dsn=own_database, autocommit=False),
+        connect(dsn=own_database),
+    )
+    make_type(admin, "tick", "n integer, at timestamptz default now()")
+    call(admin, "alter_event_type", "tick", time_attribute="at")
+    call(admin, "subscribe", "prefix", "t*")
+    use, change, blocker = (text.format("tick") for text in NEEDED[what])
+    rows(using, use)
+    with running(changing, change) as ended:
+        wait_until(lambda: waits(admin, changing))
+        using.commit()
+    assert isinstance(ended[0], psycopg.errors.DependentObjectsStillExist)
+    assert blocker in str(ended[0])
+    publish(admin, "tick", 2)
+    rows(admin, "select pgps.dispatch()")
+    received = [payload["n"] for (payload,) in rows(admin, "select payload from pgps.take('prefix')")]
+    assert received == ([1, 2] if what == "an event" else [2])
