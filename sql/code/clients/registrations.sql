@@ -142,6 +142,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if not (join_registration.registration).is_pattern then
+        perform pgps_internal.hold_log(join_registration.event_type);
+    end if;
     insert into pgps_internal.registration_type (registration_id, type_id)
     values ((join_registration.registration).registration_id, (join_registration.event_type).type_id)
         on conflict do nothing;

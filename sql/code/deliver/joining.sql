@@ -4,18 +4,30 @@
 -- transaction ends.
 -- Writes: delivery, member.
 
-create or replace function pgps_internal.keep_past(event_type pgps_internal.event_type) returns void
+create or replace function pgps_internal.hold_log(event_type pgps_internal.event_type) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- The log of a type that is gone has only a number. To be caught by pgps_internal.attempt.
-    if not exists (select from pg_class c where c.oid = (keep_past.event_type).log) then
-        raise exception 'pgps_internal.event_type has lost type %', (keep_past.event_type).type_id
+    if not exists (select from pg_class c where c.oid = (hold_log.event_type).log) then
+        raise exception 'pgps_internal.event_type has lost type %', (hold_log.event_type).type_id
         using errcode = '42704', hint = 'Another session has dropped it meanwhile: try again.';
     end if;
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
-        'share mode', (keep_past.event_type).log);
+    execute format('lock table %s in access share mode', (hold_log.event_type).log);
+end
+$$;
+comment on function pgps_internal.hold_log(pgps_internal.event_type) is
+'Has whoever drops an event type wait until the transaction ends, and then see what it has made of it. Errors: 42704,
+42P01 it was dropped just now';
+
+create or replace function pgps_internal.keep_past(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.hold_log(keep_past.event_type);
+    lock table pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode;
 end
 $$;
 comment on function pgps_internal.keep_past(pgps_internal.event_type) is
@@ -55,6 +67,9 @@ declare
     v_from bigint := 0;
     v_class bigint;
 begin
+    if not (join_type.subscription).is_pattern then
+        perform pgps_internal.hold_log(join_type.event_type);
+    end if;
     -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
     perform pgps_internal.hold_owner((join_type.subscription).owner::oid);
     if (join_type.subscription).is_pattern then

@@ -167,6 +167,21 @@ def test_who_waits_for_a_type_that_is_dropped_meanwhile_is_told_so(
 
 NEEDED = {
     "a subscription": ("select pgps.subscribe('{0}_s', '{0}')", "select pgps.drop_event_type('{0}')", "{0}_s"),
+    "a shared subscription": (
+        "select pgps.subscribe('{0}_s', '{0}', handler => 'any')",
+        "select pgps.drop_event_type('{0}')",
+        "{0}_s",
+    ),
+    "a composite event": (
+        "select pgps.create_composite_event('{0}_c', '{0} x')",
+        "select pgps.drop_event_type('{0}')",
+        "{0}_c",
+    ),
+    "a registration": (
+        "select pgps.connect_client('c'), pgps.register_for_event('c', '{0}', mode => 'direct')",
+        "select pgps.drop_event_type('{0}')",
+        "client",
+    ),
     "an event": ("insert into pgps_event.{0} (n) values (1)", "select pgps.drop_event_type('{0}')", "not delivered"),
     "a filter": (
         "select pgps.subscribe('{0}_s', '{0}', 'n > 0')",
@@ -192,7 +207,9 @@ def test_what_is_needed_since_somebody_was_waited_for_is_neither_dropped_nor_alt
     )
     make_type(admin, "tick", "n integer, at timestamptz default now()")
     call(admin, "alter_event_type", "tick", time_attribute="at")
+    # Of their classes there is nothing to be made when somebody else subscribes.
     call(admin, "subscribe", "prefix", "t*")
+    call(admin, "subscribe", "prefix_shared", "t*", handler="any")
     use, change, blocker = (text.format("tick") for text in NEEDED[what])
     rows(using, use)
     with running(changing, change) as ended:
