@@ -3,7 +3,8 @@
 -- messages into its log and the number it has reached in one transaction, so a message arrives exactly once whatever
 -- dies. They are discarded here when all contact points have them.
 -- Locks: the turn of a network, so that what is read to be sent cannot be cancelled any more; at a contact point the
--- turn of an origin. Until the transaction ends.
+-- turn of an origin; of the spool of a network for which something is spooled, the row, for key share. Until the
+-- transaction ends.
 -- Writes: network_contact, network_mark.
 
 create or replace function pgps_internal.network_mark_of(line bigint) returns pgps_internal.network_mark
@@ -52,6 +53,7 @@ as $$
 declare
     v_network pgps_internal.network := pgps_internal.find_network(outbox_of.network);
     v_name text := pgps_internal.check_name(outbox_of.spool, 'spool');
+    v_outbox integer;
 begin
     -- Whoever may spool here may spool there. Without a spool of that name here nobody could have been granted it.
     if exists (select from pgps_internal.spool s where s.name = v_name and s.network_id is null) then
@@ -62,12 +64,18 @@ begin
             'pgps.grant_spool(%1$L, ''spool'', %2$L): the rights at the spool of that name here count.',
             quote_ident(v_name), caller);
     end if;
-    return (select s.spool_id from pgps_internal.spool s where s.network_id = v_network.network_id);
+    -- Whoever drops the network waits for this transaction, and then sees what waits.
+    select s.spool_id into v_outbox from pgps_internal.spool s where s.network_id = v_network.network_id for key share;
+    if not found then
+        -- It was dropped just now, and may have been made again.
+        return pgps_internal.outbox_of(outbox_of.caller, outbox_of.spool, outbox_of.network);
+    end if;
+    return v_outbox;
 end
 $$;
 comment on function pgps_internal.outbox_of(name, text, text) is
-'The spool in which messages wait for a network, after a check whether the caller may spool there. Errors: 42704 no such
-network, 42501.';
+'The spool in which messages wait for a network, after a check whether the caller may spool there; it is kept until the
+transaction ends. Errors: 42704 no such network, 42501.';
 
 create or replace function pgps_internal.do_serve_networks(caller name, args jsonb) returns jsonb
 language plpgsql

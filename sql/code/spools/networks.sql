@@ -1,7 +1,7 @@
 -- Networks: groups of brokers elsewhere, whose spools are reached through their contact points (decision 43). What is
 -- spooled for a network waits in a spool of its own, which has no name that anybody could give; each contact point gets
 -- all of it (long_haul.sql). This file has their definitions.
--- Locks: catalogue rows.
+-- Locks: catalogue rows; who spools for a network keeps its spool (long_haul.sql).
 -- Writes: network, network_contact, spool, spool_store.
 
 create or replace function pgps_internal.find_network(name text) returns pgps_internal.network
@@ -111,6 +111,8 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'drop networks');
     v_network := pgps_internal.find_network(args ->> 'name');
+    -- Who is spooling for it is waited for.
+    perform from pgps_internal.spool s where s.network_id = v_network.network_id for update;
     v_waiting := pgps_internal.waiting_for(v_network);
     if v_waiting > 0 and not coalesce((args ->> 'cascade')::boolean, false) then
         raise exception '% messages for network "%" have not arrived at all contact points', v_waiting, v_network.name
@@ -138,9 +140,11 @@ begin
     v_upto := pgps_internal.arrived_everywhere((waiting_for.network).network_id);
     return pgps_internal.count_live(v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}', v_upto + 1,
             9223372036854775807)
-        + (select count(*) from pgps_internal.pgps_spool_log l
-            where l.event_id > coalesce((pgps_internal.last_batch()).max_hi, 0) and l.spool_id = v_spool.spool_id
-                and l.verb = 's');
+        + (select count(distinct l.event_id)
+            from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) w
+            join pgps_internal.event_type t on t.type_id = w.type_id and t.name = 'pgps_spool'
+            join pgps_internal.pgps_spool_log l on l.event_id between w.lo and w.hi and l.xid = w.xid
+            where l.spool_id = v_spool.spool_id and l.verb = 's');
 end
 $$;
 comment on function pgps_internal.waiting_for(pgps_internal.network) is

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.fix_broker import call, column, refused, rows, value
+from tests.fix_broker import call, column, meanwhile, refused, rows, value
 from tests.fix_db import Connect
 from tests.links.conftest import brokers  # noqa: F401 - a fixture
 from tests.links.rig import Broker
@@ -161,6 +161,35 @@ def test_an_expired_message_stays_and_a_full_spool_holds_nobody_up(norway: Broke
     assert contents(sif) == [(1, 1), (2, 2), (3, 3)]
     with refused("54000", "3 messages of 2"):
         call(sif, "spool", "checker", 1, "4")
+
+
+def test_a_network_is_not_dropped_with_what_is_being_spooled_for_it(
+    norway: Broker,
+    sweden: list[Broker],
+    connect: Connect,
+) -> None:
+    spooling, dropping = connect(dsn=norway.dsn, autocommit=False), connect(dsn=norway.dsn)
+    call(spooling, "spool", "checker", 1, "1", network="sweden")
+    # What is published later is dispatched before it.
+    call(norway.admin, "spool", "checker", 1, "2")
+    dispatch(norway.admin)
+    with (
+        pytest.raises(psycopg.errors.DependentObjectsStillExist, match="1 messages"),
+        meanwhile(norway.admin, dropping, lambda: call(dropping, "drop_network", "sweden")),
+    ):
+        spooling.commit()
+    for one in (Haul(norway.admin, there.admin, place) for place, there in enumerate(sweden, 1)):
+        one.open()
+        one.carry()
+    assert [contents(there.admin) for there in sweden] == [[(1, 1)]] * len(sweden)
+    # Whoever comes when it is gone is told so.
+    other = connect(dsn=norway.dsn, autocommit=False)
+    call(other, "drop_network", "sweden")
+    with (
+        pytest.raises(psycopg.errors.UndefinedObject, match="sweden"),
+        meanwhile(norway.admin, spooling, lambda: call(spooling, "spool", "checker", 1, "3", network="sweden")),
+    ):
+        other.commit()
 
 
 def test_contact_points_come_and_go(norway: Broker, sweden: list[Broker], brokers: Brokers) -> None:  # noqa: F811
