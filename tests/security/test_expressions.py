@@ -253,6 +253,8 @@ def test_a_policy_reads_plain_tables_by_whatever_name_they_have_now(
 def test_what_stands_in_for_the_draft_of_a_policy_is_refused(eve: Mallory, name: Callable[..., str], sql: str) -> None:
     made = name("draft")
     draft = f"pgps_event.{made}"
+    # Who has a table of her own may make rules.
+    rows(eve.connection, f"create table {eve.schema}.own ()")
     args = {"event_type": quoted(eve.event_type), "name": "p", "role": eve.role, "using_expression": "true"}
     for statement in sql.format(d=draft, t=endpoint(eve.event_type), n="nothing").split("; "):
         rows(eve.connection, statement)
