@@ -171,7 +171,8 @@ def test_a_network_is_not_dropped_with_what_is_being_spooled_for_it(
     spooling, dropping = connect(dsn=norway.dsn, autocommit=False), connect(dsn=norway.dsn)
     call(spooling, "spool", "checker", 1, "1", network="sweden")
     # What is published later is dispatched before it.
-    call(norway.admin, "spool", "checker", 1, "2")
+    call(norway.admin, "create_spool", "here")
+    call(norway.admin, "spool", "here", 1, "2")
     dispatch(norway.admin)
     with (
         pytest.raises(psycopg.errors.DependentObjectsStillExist, match="1 messages"),

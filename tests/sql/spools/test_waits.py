@@ -19,6 +19,8 @@ def other(admin: psycopg.Connection, name: Name) -> Iterator[Spool]:
     """Another spool."""
     made = name("other")
     call(admin, "create_spool", made)
+    # Who makes the first network or link of a broker gives it its identity, for which others wait that once.
+    rows(admin, "select pgps_internal.me()")
     yield Spool(admin, made)
     admin.execute("delete from pgps_internal.spool where name = %s", [made])
 
