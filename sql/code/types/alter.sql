@@ -2,7 +2,8 @@
 -- Locks: the event type's relations, access exclusive (type_locks.sql).
 -- Writes: event_type, time_attribute.
 
-create or replace function pgps_internal.require_unused(event_type pgps_internal.event_type, attribute text) returns void
+create or replace function pgps_internal.require_unused(event_type pgps_internal.event_type, attribute text)
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
