@@ -249,6 +249,8 @@ begin
         from jsonb_array_elements((make_leaves.composite).parsed -> 'leaves') with ordinality x(l, o) order by o
     loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_leaf.type;
+        -- Whoever drops the type or the source waits, and then sees the leaf.
+        perform pgps_internal.hold_log(v_type), pgps_internal.hold_source(make_leaves.composite, v_leaf.source);
         -- No rule publishes a composite event; its moments are its bounds.
         if exists (select from pgps_internal.composite c where c.type_id = v_type.type_id) then
             v_leaf.moment := null;

@@ -1,6 +1,6 @@
 -- Sources: logical names of applications, by which the leaves of composite events say where an event comes from. Moving
 -- an application to another broker changes its source, and no definition.
--- Locks: the row.
+-- Locks: the row; who makes a composite event that names it keeps it, for key share.
 -- Writes: source.
 
 create or replace function pgps_internal.do_create_source(caller name, args jsonb) returns void
@@ -77,6 +77,8 @@ declare
     v_name text := pgps_internal.require_source(caller, args ->> 'name');
     v_composite text;
 begin
+    -- Who is creating a composite event that names it is waited for.
+    perform from pgps_internal.source s where s.name = v_name for update;
     select t.name into v_composite from pgps_internal.composite_leaf l
     join pgps_internal.composite c using (composite_id) join pgps_internal.event_type t on t.type_id = c.type_id
     where l.source = v_name and c.sources is null limit 1;
@@ -88,6 +90,26 @@ begin
 end
 $$;
 comment on function pgps_internal.do_drop_source(name, jsonb) is 'See pgps.drop_source';
+
+create or replace function pgps_internal.hold_source(composite pgps_internal.composite, source text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Those of a neighbour that asks for a part are its own.
+    if hold_source.source is null or (hold_source.composite).sources is not null then
+        return;
+    end if;
+    perform from pgps_internal.source s where s.name = hold_source.source for key share;
+    if not found then
+        raise exception 'source "%" does not exist any more', hold_source.source using errcode = '42704',
+            hint = 'Another session has dropped it meanwhile.';
+    end if;
+end
+$$;
+comment on function pgps_internal.hold_source(pgps_internal.composite, text) is
+'Has whoever drops a source, which a leaf of a composite event names, wait until the transaction ends; null: none.
+Errors: 42704 it was dropped just now';
 
 create or replace function pgps_internal.source_of(source text, sources jsonb)
 returns table (name text, broker text, client text)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.fix_broker import call, column, make_type, refused, rows, value
+from tests.fix_broker import call, column, make_type, meanwhile, refused, rows, value
 from tests.fix_clients import Client
 from tests.fix_db import Connect
 from tests.links.conftest import brokers  # noqa: F401 - a fixture
@@ -42,6 +42,29 @@ def test_a_source_is_created_moved_and_dropped(broker: psycopg.Connection) -> No
     assert rows(broker, SOURCES)[0] == ("Host__App", "there", None, me)
     call(broker, "drop_source", "juice__app1")
     assert column(broker, "select name from pgps.sources") == ["Host__App"]
+
+
+def test_a_source_is_not_dropped_while_a_composite_event_that_names_it_is_being_created(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    """Its leaf would take events from everywhere."""
+    one, other = (connect(dsn=own_database, autocommit=False) for _ in range(2))
+    for name in ("app", "late"):
+        call(broker, "create_source", name, "here")
+    call(one, "create_composite_event", "it", "rain@app")
+    with (
+        pytest.raises(psycopg.errors.DependentObjectsStillExist, match='composite event "it" names it'),
+        meanwhile(broker, other, lambda: call(other, "drop_source", "app")),
+    ):
+        one.commit()
+    other.rollback()
+    call(other, "drop_source", "late")
+    with (
+        pytest.raises(psycopg.errors.UndefinedObject, match='source "late" does not exist'),
+        meanwhile(broker, one, lambda: call(one, "create_composite_event", "more", "rain@late")),
+    ):
+        other.commit()
+    assert column(broker, "select name from pgps.composite_events") == ["it"]
 
 
 @pytest.mark.parametrize(
