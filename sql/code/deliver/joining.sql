@@ -14,7 +14,8 @@ begin
         raise exception 'pgps_internal.event_type has lost type %', (hold_log.event_type).type_id
         using errcode = '42704', hint = 'Another session has dropped it meanwhile: try again.';
     end if;
-    execute format('lock table %s in access share mode', (hold_log.event_type).log);
+    -- Only the table itself: its segments are given back meanwhile.
+    execute format('lock table only %s in access share mode', (hold_log.event_type).log);
 end
 $$;
 comment on function pgps_internal.hold_log(pgps_internal.event_type) is
@@ -27,7 +28,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.hold_log(keep_past.event_type);
-    lock table pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode;
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
+        'share mode', (keep_past.event_type).log);
 end
 $$;
 comment on function pgps_internal.keep_past(pgps_internal.event_type) is
