@@ -197,7 +197,7 @@ begin
     if v_state in ('PS002', 'PS003') then
         return pgps_internal.take_quick(try_steps.composite_ids, try_steps.shares, try_steps.uptos,
             try_steps.are_last, try_steps.now, try_steps.pace,
-            pgps_internal.note_slow_owners(string_to_array(v_whose, ',')::bigint[], v_error, v_state = 'PS003'));
+            pgps_internal.note_slow_owner(string_to_array(v_whose, ',')::bigint[], v_error, v_state = 'PS003'));
     elsif pgps_internal.is_held_up(v_state, v_context) then
         return pgps_internal.take_free(try_steps.composite_ids, try_steps.shares, try_steps.uptos, try_steps.are_last,
             try_steps.now, try_steps.pace);

@@ -35,21 +35,21 @@ code. is_asked: else none';
 
 drop function if exists pgps_internal.note_slow_owner(bigint, text, boolean),
     pgps_internal.take_quick(bigint[], integer[], bigint[], boolean[], timestamptz, text, oid);
-create or replace function pgps_internal.note_slow_owners(composite_ids bigint[], error text, whole boolean)
+create or replace function pgps_internal.note_slow_owner(composite_ids bigint[], error text, whole boolean)
 returns oid[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_owners oid[] := array(select distinct c.owner::oid from pgps_internal.composite c
-        where c.composite_id = any (note_slow_owners.composite_ids) order by 1);
+        where c.composite_id = any (note_slow_owner.composite_ids) order by 1);
     v_now timestamptz := pgps_internal.clock();
 begin
     delete from pgps_internal.slow_detection o where (o.owner) in (select n.owner from pgps_internal.slow_detection n
         where not n.is_slow and n.failed_at < v_now - interval '1 hour' for update skip locked);
     -- Slow for longer each time: who is quick and slow by turns would otherwise delay the others each time.
     insert into pgps_internal.slow_detection as o (owner, failed_at, slow_until, last_error, is_whole)
-    select w.owner, v_now, v_now + interval '2 seconds', note_slow_owners.error, note_slow_owners.whole
+    select w.owner, v_now, v_now + interval '2 seconds', note_slow_owner.error, note_slow_owner.whole
     from unnest(v_owners) w(owner)
     on conflict on constraint slow_detection_pkey do update set is_slow = true, offences = o.offences + 1,
         failed_at = v_now, last_error = excluded.last_error,
@@ -59,7 +59,7 @@ begin
     return v_owners;
 end
 $$;
-comment on function pgps_internal.note_slow_owners(bigint[], text, boolean) is
+comment on function pgps_internal.note_slow_owner(bigint[], text, boolean) is
 'Notes that composite events have taken too long beside others: their owners are slow. whole: not by the code that they
 run. Returns the owners';
 
