@@ -1,6 +1,6 @@
 -- Checkpoints: bytes that a client leaves with what it receives, sends or registers, and is given again when it
 -- connects. The newest row counts; long ones are kept apart.
--- Locks: those of the caller, which has the turn of the client.
+-- Locks: those of the caller, which has the turn of the client; access share on the ledger.
 -- Writes: client_blob, client_checkpoint.
 
 create or replace function pgps_internal.keep_checkpoint(client_id bigint, kind text, data bytea) returns void
@@ -20,6 +20,8 @@ begin
         on conflict on constraint client_blob_pkey do update set data = excluded.data;
     end if;
     if v_bytes is not null then
+        -- Until this is committed, reclaim carries no older one over, behind this one.
+        lock table pgps_internal.client_checkpoint in access share mode;
         insert into pgps_internal.client_checkpoint (client_id, kind, bytes, data)
         values (keep_checkpoint.client_id, keep_checkpoint.kind, v_bytes, case when v_bytes <= 8192
             then keep_checkpoint.data end);

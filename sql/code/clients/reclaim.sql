@@ -81,7 +81,8 @@ $$;
 comment on function pgps_internal.carry_over_marks(regclass) is
 'Before a segment of marks is truncated: writes those again that are still the newest of their client or registration';
 
-create or replace function pgps_internal.carry_over_clients(ledger text, segment regclass, newest bigint) returns void
+drop function if exists pgps_internal.carry_over_clients(text, regclass, bigint);
+create or replace function pgps_internal.carry_over_clients(ledger text, segment regclass) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -104,25 +105,26 @@ begin
         when 'request' then
             execute format('insert into pgps_internal.request (request_no, client_id, request_id, role, environment, '
                 'sent_at)
-                select $1, o.client_id, o.request_id, o.role, o.environment, o.sent_at from %s o join '
-                    'pgps_internal.client c using (client_id)
+                select nextval(''pgps_internal.request_no_seq''), o.client_id, o.request_id, o.role, o.environment, '
+                    'o.sent_at
+                from %s o join pgps_internal.client c using (client_id)
                 where not exists (select from pgps_internal.request n where n.client_id = o.client_id and '
                     'n.request_id > o.request_id)',
-                carry_over_clients.segment) using carry_over_clients.newest;
+                carry_over_clients.segment);
         when 'reply' then
             execute format('insert into pgps_internal.reply (request_no, client_id, request_id, status, columns, '
                 'row_count, sqlstate, error, detail, hint, attempts, replied_at)
-                select $1, o.client_id, o.request_id, o.status, o.columns, o.row_count, o.sqlstate, o.error, '
-                    'o.detail, o.hint, o.attempts, o.replied_at
+                select nextval(''pgps_internal.request_no_seq''), o.client_id, o.request_id, o.status, o.columns, '
+                    'o.row_count, o.sqlstate, o.error, o.detail, o.hint, o.attempts, o.replied_at
                 from %s o join pgps_internal.client c using (client_id)
                 where not exists (select from pgps_internal.reply n where n.client_id = o.client_id and n.request_id '
                     '> o.request_id)',
-                carry_over_clients.segment) using carry_over_clients.newest;
+                carry_over_clients.segment);
         else
             null;
     end case;
 end
 $$;
-comment on function pgps_internal.carry_over_clients(text, regclass, bigint) is
+comment on function pgps_internal.carry_over_clients(text, regclass) is
 'Before a segment of a client ledger is truncated: writes those of its rows again that are still the newest of their
-kind; newest: the number that requests and replies get';
+kind. Requests and replies get numbers of their own, under which no rows of another reply are found';

@@ -96,6 +96,9 @@ begin
     where m.subscription_id = still_wanted.subscription_id and m.type_id = v_failure.type_id limit 1;
     -- Filters are asked about the log, so an event kept aside is copied back into it, and matched as batch 0.
     v_columns := pgps_internal.column_list(v_type.endpoint);
+    -- One at a time, so that each sees what another one has brought back.
+    execute format('select pgps_internal.hold(''a'', $2) where not exists (select from %s l where l.event_id = $1)',
+        v_type.log) using still_wanted.event_id, v_type.type_id;
     execute format('insert into %1$s (event_id, xid, pgps_origin_event, %2$s) select k.event_id, k.xid, '
         'k.pgps_origin_event, %2$s from pgps_internal.%3$I k
         where k.event_id = $1 and not exists (select from %1$s l where l.event_id = $1)', v_type.log, v_columns,

@@ -23,6 +23,25 @@ $$;
 comment on function pgps_internal.archive(pgps_internal.event_type, regclass) is
 'Copies a segment of a log whose in or out queue is auditable to the archive of its type';
 
+create or replace function pgps_internal.archived_alone(event_type pgps_internal.event_type, ids int8multirange)
+returns int8multirange
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids int8multirange;
+begin
+    execute format('select coalesce(range_agg(int8range(a.event_id, a.event_id, ''[]'')), ''{}'') from '
+        'pgps_internal.%I a
+        where a.event_id <@ $1 and not exists (select from %s l where l.event_id = a.event_id)',
+        (archived_alone.event_type).name || '_audit', (archived_alone.event_type).log)
+    using archived_alone.ids into v_ids;
+    return v_ids;
+end
+$$;
+comment on function pgps_internal.archived_alone(pgps_internal.event_type, int8multirange) is
+'Which of these events are in the archive of a type and not in its log';
+
 create or replace function pgps_internal.restore_audited(
     event_type pgps_internal.event_type, from_batch bigint, from_event bigint
 ) returns void
@@ -45,10 +64,12 @@ begin
             select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids) r
                 where b.type_id = (restore_audited.event_type).type_id), '{}'));
     end if;
-    execute format('select coalesce(range_agg(int8range(a.event_id, a.event_id, ''[]'')), ''{}'') from '
-        'pgps_internal.%I a
-        where a.event_id <@ $1 and not exists (select from %s l where l.event_id = a.event_id)',
-        (restore_audited.event_type).name || '_audit', (restore_audited.event_type).log) using v_wanted into v_ids;
+    v_ids := pgps_internal.archived_alone(restore_audited.event_type, v_wanted);
+    if not isempty(v_ids) then
+        -- Looked at again, with the turn of it: somebody else may be bringing them back.
+        perform pgps_internal.hold('a', (restore_audited.event_type).type_id);
+        v_ids := pgps_internal.archived_alone(restore_audited.event_type, v_wanted);
+    end if;
     if isempty(v_ids) then
         return;
     end if;

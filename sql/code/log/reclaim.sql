@@ -174,38 +174,6 @@ comment on function pgps_internal.reclaim_log(pgps_internal.event_type) is
 'Truncates the segments of a log that nobody needs; an auditable queue''s events go to its archive first. Errors: 55P03
 somebody has the log locked; it is left for the next time.';
 
-create or replace function pgps_internal.reclaim_ledger(ledger text, low bigint, newest bigint) returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_key text;
-    v_size bigint;
-    v_slot integer;
-    v_segment regclass;
-    v_top bigint;
-    v_reclaimed bigint := 0;
-begin
-    select l.key, l.size into strict v_key, v_size from pgps_internal.ledgers() l
-        where l.ledger = reclaim_ledger.ledger;
-    for v_slot in 0..3 loop
-        v_segment := format('pgps_internal.%I', reclaim_ledger.ledger || '_' || v_slot);
-        continue when v_slot = (reclaim_ledger.newest / v_size) % 4 or pg_relation_size(v_segment) = 0;
-        execute format('select max(%I) from %s', v_key, v_segment) into v_top;
-        continue when v_top > reclaim_ledger.low or not pgps_internal.try_lock(v_segment);
-        execute format('select max(%I) from %s', v_key, v_segment) into v_top;
-        continue when v_top > reclaim_ledger.low;
-        perform pgps_internal.carry_over(reclaim_ledger.ledger, v_segment, reclaim_ledger.newest);
-        execute format('truncate only %s', v_segment);
-        v_reclaimed := v_reclaimed + 1;
-    end loop;
-    return v_reclaimed;
-end
-$$;
-comment on function pgps_internal.reclaim_ledger(text, bigint, bigint) is
-'Truncates the segments of a ledger (see pgps_internal.ledgers) whose rows are all at or below low, and that newest is
-not in; what must outlive them is carried over first';
-
 create or replace function pgps_internal.logs_use(slot integer) returns boolean
 language plpgsql
 -- A look at a size waits for who has the segment locked.

@@ -89,6 +89,7 @@ as $$
 declare
     v_needed bigint;
     v_rows bigint;
+    v_top bigint;
     v_columns text := (select string_agg(quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute a
         where a.attrelid = reclaim_unit_segment.segment and a.attnum > 1 and not a.attisdropped);
     v_query text := pgps_internal.needed_rows(reclaim_unit_segment.ledger, reclaim_unit_segment.segment);
@@ -98,16 +99,22 @@ begin
     if v_needed > 8192 or not pgps_internal.try_lock(reclaim_unit_segment.segment) then
         return false;
     end if;
-    execute format('insert into pgps_internal.%1$I (at_no, %2$s) select nextval(''pgps_internal.uow_no_seq''), %2$s '
-        'from (%3$s limit 16384) o', reclaim_unit_segment.ledger, v_columns, v_query);
-    get diagnostics v_rows = row_count;
-    if v_rows = 16384 then
-        raise exception 'segment % is needed', reclaim_unit_segment.segment using errcode = '55006',
-            hint = 'Call pgps.reclaim() again later.';
-    end if;
-    -- Looked at while the old rows are there: see in_time.sql.
-    set constraints pgps_internal.pgps_in_time immediate;
-    execute format('truncate only %s', reclaim_unit_segment.segment);
+    execute format('select max(o.at_no) from %s o', reclaim_unit_segment.segment) into v_top;
+    begin
+        execute format('insert into pgps_internal.%1$I (at_no, %2$s) select nextval(''pgps_internal.uow_no_seq''), '
+            '%2$s from (%3$s limit 16384) o', reclaim_unit_segment.ledger, v_columns, v_query);
+        get diagnostics v_rows = row_count;
+        perform pgps_internal.require_top(reclaim_unit_segment.segment, 'at_no', v_top);
+        if v_rows = 16384 then
+            raise exception 'segment % is needed', reclaim_unit_segment.segment using errcode = '55P03',
+                hint = 'Call pgps.reclaim() again later.';
+        end if;
+        -- Looked at while the old rows are there: see in_time.sql.
+        set constraints pgps_internal.pgps_in_time immediate;
+        execute format('truncate only %s', reclaim_unit_segment.segment);
+    exception when lock_not_available then
+        return false;
+    end;
     return true;
 end
 $$;
