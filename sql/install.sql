@@ -58,6 +58,7 @@
 \ir schema/0061_who_knows.sql
 \ir schema/0062_drain_heard.sql
 \ir schema/0063_lane_parts.sql
+\ir schema/0064_direct_looked.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -208,6 +209,7 @@
 \ir code/log/refused.sql
 \ir code/log/reclaim_rows.sql
 \ir code/log/reclaim.sql
+\ir code/log/reclaim_ledger.sql
 \ir code/log/archive.sql
 \ir code/log/loads.sql
 \ir code/log/retention.sql
@@ -280,6 +282,7 @@
 \ir code/clients/write_push.sql
 \ir code/clients/carried.sql
 \ir code/clients/write_carry.sql
+\ir code/clients/attempts.sql
 \ir code/clients/cancel.sql
 \ir code/clients/requests.sql
 \ir code/clients/write_requester.sql

@@ -330,7 +330,7 @@ def test_a_killed_worker_loses_no_request(own_database: str, connect: Connect, w
 
 
 def test_a_session_that_was_beaten_to_a_request_does_not_count_as_ended_by_it(
-    own_database: str, connect: Connect
+    own_database: str, connect: Connect, clock: Clock
 ) -> None:
     admin, quicker = connect(dsn=own_database), connect(dsn=own_database)
     client = Client(connect(dsn=own_database), "client")
@@ -342,7 +342,8 @@ def test_a_session_that_was_beaten_to_a_request_does_not_count_as_ended_by_it(
         async with worker_connection(config, "requester", statement_timeout=60) as connection:
             claimed = await calls.claim_request(connection)
             assert claimed is not None
-            rows(quicker, "select pgps.claim_request()")
+            clock.advance("2 seconds")
+            assert rows(quicker, "select request_no from pgps.claim_request()") == [(claimed.number,)]
             rows(quicker, "begin")
             assert column(quicker, "select pgps.run_request(%s)", [claimed.number]) == ["done"]
             await session._execute(connection, claimed)

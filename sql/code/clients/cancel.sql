@@ -15,18 +15,6 @@ $$;
 comment on function pgps_internal.is_marked(bigint) is
 'True when a request was cancelled by its client or an administrator';
 
-create or replace function pgps_internal.end_attempt(request_no bigint) returns void
-language plpgsql
-as $$
-begin
-    perform from pgps_internal.request_attempt a
-    where a.request_no = end_attempt.request_no and a.holder = pgps_internal.holder() for update;
-end
-$$;
-comment on function pgps_internal.end_attempt(bigint) is
-'Called behind a request, in its transaction: who is about to cancel this session for its sake does it now, or not any
-more. So a cancellation meets no later request';
-
 create or replace function pgps_internal.do_cancel_request(caller name, args jsonb) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp

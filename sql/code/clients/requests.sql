@@ -178,9 +178,11 @@ begin
         v_answered := false;
         for v_request in select w.* from pgps_internal.waiting_requests(claim_request.besides) w loop
             perform from pgps_internal.client_turn t where t.client_id = v_request.client_id for update skip locked;
-            continue when not found;
+            -- Looked at again behind the lock: it may have been answered meanwhile.
+            continue when not found or exists (select from pgps_internal.reply p
+                where p.request_no = v_request.request_no);
             v_answered := pgps_internal.give_up(v_request) or v_answered;
-            continue when v_answered;
+            continue when v_answered or pgps_internal.is_being_taken(v_request.request_no);
             insert into pgps_internal.request_attempt (request_no, holder)
                 values (v_request.request_no, pgps_internal.holder());
             return query select v_request.request_no, c.name, v_request.request_id,
@@ -198,17 +200,6 @@ comment on function pgps.claim_request(name[]) is
 'Claims the next request that nobody executes; no row when there is none. besides: roles whose clients are left out,
 since enough of theirs runs, null for none. owner: the role of the client. Commit before pgps.run_request, so that a
 request that ends its backend is known. Needs pgps_worker or pgps_admin.';
-
-create or replace function pgps_internal.deaths(request_no bigint) returns integer
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select count(*)::integer from pgps_internal.request_attempt a
-    where a.request_no = deaths.request_no and a.holder <> ''
-        and a.holder not in (select format('%s@%s', s.pid, extract(epoch from s.backend_start))
-            from pg_stat_get_activity(null) s)
-$$;
-comment on function pgps_internal.deaths(bigint) is 'How many sessions have claimed a request and have ended since';
 
 create or replace function pgps_internal.note_reply(
     request pgps_internal.request, status text, columns text[], row_count bigint, sqlstate text, error text,

@@ -9,7 +9,8 @@ import pytest
 
 from tests.fix_broker import call, column, refused, rows, value
 from tests.fix_clients import Client
-from tests.fix_db import Connect
+from tests.fix_clock import Clock
+from tests.fix_db import Connect, wait_until
 from tests.sql.clients.gone import hang_up
 
 Name = Callable[..., str]
@@ -172,6 +173,31 @@ def test_requests_of_one_client_run_one_after_the_other_and_of_two_side_by_side(
     assert execute(second) == ["done", "done"], "those of the other"
     rows(worker, "commit")
     assert execute(second) == ["done"]
+
+
+def test_a_request_that_a_living_session_is_about_to_execute_is_claimed_by_no_other(
+    connect: Connect, own_database: str, client: Client, worker: psycopg.Connection, clock: Clock
+) -> None:
+    # Otherwise both have claimed it when it is answered, and one of them counts as a session that it has ended.
+    claim = "select request_no from pgps.claim_request()"
+    for number in (1, 2, 3):
+        client.call("send_request", f"select {number}")
+    quicker, gone = connect(dsn=own_database), connect(dsn=own_database)
+    ((first,),) = rows(quicker, claim)
+    assert rows(worker, claim) == []
+    assert call(quicker, "run_request", first) == "done"
+    ((second,),) = rows(gone, claim)
+    pid = gone.info.backend_pid
+    gone.close()
+    wait_until(lambda: not rows(worker, "select from pg_stat_activity where pid = %s", [pid]), what="it is gone")
+    assert rows(worker, claim) == [(second,)], "who is gone does not execute it"
+    assert call(worker, "run_request", second) == "done"
+    assert execute(worker) == ["done"]
+    assert column(worker, "select attempts from pgps.requests order by request_id") == [1, 2, 1]
+    client.call("send_request", "select 4")
+    (last,) = rows(quicker, claim)
+    clock.advance("2 seconds")
+    assert rows(worker, claim) == [last], "nor one that hangs"
 
 
 def test_a_reply_of_many_rows_is_walked_in_groups(client: Client, worker: psycopg.Connection) -> None:
