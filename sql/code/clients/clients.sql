@@ -109,6 +109,10 @@ declare
 begin
     perform pgps_internal.require_read_committed(), pgps_internal.hold_client(v_client.client_id);
     select c.* into v_client from pgps_internal.client c where c.client_id = v_client.client_id;
+    if not found then
+        raise exception 'client "%" does not exist any more', args ->> 'client' using errcode = '42704',
+            hint = 'It was dropped just now. Connect again, to begin anew.';
+    end if;
     perform pgps_internal.require_session(v_client, (args ->> 'session')::bigint);
     return v_client;
 end
@@ -139,6 +143,7 @@ declare
     v_name text := pgps_internal.check_name(args ->> 'client', 'client');
     v_session bigint := (args ->> 'session')::bigint;
     v_token text := args ->> 'token';
+    v_id bigint;
     v_before pgps_internal.client;
     v_client pgps_internal.client;
     v_is_same boolean;
@@ -148,10 +153,17 @@ begin
         raise exception 'the token has % bytes', octet_length(v_token)
             using errcode = '22023', hint = 'Give one of at most 100 bytes, such as a UUID.';
     end if;
-    insert into pgps_internal.client (name, owner) values (v_name, quote_ident(caller)::regrole) on conflict do nothing;
-    v_before := pgps_internal.find_client(caller, quote_ident(v_name));
-    perform pgps_internal.hold_client(v_before.client_id);
-    select c.* into v_before from pgps_internal.client c where c.client_id = v_before.client_id;
+    loop
+        insert into pgps_internal.client (name, owner) values (v_name, quote_ident(caller)::regrole)
+            on conflict do nothing;
+        v_before := pgps_internal.find_client(caller, quote_ident(v_name));
+        v_id := v_before.client_id;
+        perform pgps_internal.hold_client(v_id);
+        select c.* into v_before from pgps_internal.client c where c.client_id = v_id;
+        exit when found;
+        -- It was dropped meanwhile: this one is another.
+        delete from pgps_internal.turn t where t.kind = 'c' and t.id = v_id;
+    end loop;
     -- It may have connected, or gone on, and not been told so: then the newest session is its own.
     v_is_same := coalesce(v_token = v_before.token and v_before.holder is not null, false);
     if v_session <> v_before.session and not v_is_same then
@@ -172,7 +184,7 @@ begin
         secret = case when v_session is not null and c.connected_as = quote_ident(caller)::regrole then c.secret
             else replace(gen_random_uuid()::text, '-', '') end
     where c.client_id = v_before.client_id returning * into v_client;
-    perform set_config('pgps.client', v_client.client_id::text, false),
+    perform set_config('pgps.client', v_client.client_id::text, false), pgps_internal.note_missed(v_before),
         set_config('pgps.session_' || v_client.client_id, v_client.session::text, false);
     result := jsonb_build_object('session', v_client.session, 'channel', 'pgps_client_' || v_client.client_id,
         'resumed', v_session is not null,

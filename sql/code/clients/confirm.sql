@@ -1,7 +1,7 @@
 -- Confirming events tell whether the transaction that raised an event committed (Ariel, section 3.1, link confirm
 -- event). A confirm link is a hidden subscription to the original type; its cursor moves in the transaction that raises
 -- the confirming events, so that each is raised exactly once. Locks: share update exclusive on confirm_link, so that
--- one session at a time raises them.
+-- one session at a time raises them; a turn, so that one at a time makes one.
 -- Writes: confirm_link, confirm_open, subscription.
 
 create or replace function pgps_internal.do_link_confirm_event(caller name, args jsonb) returns void
@@ -15,6 +15,8 @@ declare
     v_link pgps_internal.confirm_link;
 begin
     perform pgps_internal.require_admin(caller, 'link confirming events');
+    -- One at a time, so that each sees whether the types confirm each other already.
+    perform pgps_internal.hold('k', 0);
     if not has_table_privilege(caller, v_confirming.endpoint, 'insert') then
         raise exception 'role "%" may not publish event type "%"', caller, v_confirming.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_confirming.endpoint, caller);

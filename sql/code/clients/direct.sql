@@ -180,12 +180,44 @@ no row. Errors: 42704, 42501, 08003, 22023.';
 -- Clients that are not reached
 -- ---------------------------------------------------------------------------------------------------------------------
 
+create or replace function pgps_internal.free_registrations() returns setof bigint
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select r.registration_id from pgps_internal.registration r where r.mode = 'direct' and r.state = 'valid'
+    for no key update skip locked
+$$;
+comment on function pgps_internal.free_registrations() is
+'Locks the direct registrations that nobody has locked: whoever registers anew in an open transaction is not waited
+for';
+
+create or replace function pgps_internal.note_missed(client pgps_internal.client) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_looked bigint := pg_sequence_last_value('pgps_internal.direct_looked_seq'::regclass);
+begin
+    if pgps_internal.is_reachable(note_missed.client) then
+        return;
+    end if;
+    update pgps_internal.registration r set attempts = 1, missed_batch = v_looked, due_at = pgps_internal.clock()
+    where r.client_id = (note_missed.client).client_id and r.mode = 'direct' and r.state = 'valid' and r.attempts = 0
+        and exists (select from pgps_internal.registration_type t join pgps_internal.batch_type e using (type_id)
+            where t.registration_id = r.registration_id and e.batch_id > v_looked and not isempty(e.ids));
+end
+$$;
+comment on function pgps_internal.note_missed(pgps_internal.client) is
+'When a client connects whose former session has ended: notes that it may have missed what came since a worker has
+looked who is away, as the worker does that looks before the client is back';
+
 create or replace function pgps.retry_direct(since bigint = null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
 declare
     v_last bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
+    v_looked bigint := pg_sequence_last_value('pgps_internal.direct_looked_seq'::regclass);
     v_away bigint[];
     v_told bigint;
 begin
@@ -207,6 +239,7 @@ begin
             and r.state = 'valid' and r.attempts > 0
             and r.registration_id <> all (v_away) and r.due_at <= pgps_internal.clock()
                 and c.connected_at < pgps_internal.clock() - interval '0.5 seconds'
+            and r.registration_id in (select f from pgps_internal.free_registrations() f)
         returning r.registration_id, r.client_id, o.missed_batch
     ),
     missed as (
@@ -217,14 +250,17 @@ begin
     )
     select count(pg_notify('pgps_carried_' || c.secret, m.note)::text) into v_told
     from missed m join pgps_internal.client c on c.client_id = m.client_id and c.secret is not null;
-    perform pgps_internal.refresh_direct(t.type_id) from pgps_internal.count_attempts(v_away, retry_direct.since) a
+    perform pgps_internal.refresh_direct(t.type_id)
+    from pgps_internal.count_attempts(v_away, coalesce(retry_direct.since, v_looked)) a
     join pgps_internal.registration_type t on t.registration_id = a;
+    perform setval('pgps_internal.direct_looked_seq', v_last) where v_last > coalesce(v_looked, 0);
     return v_last;
 end
 $$;
 comment on function pgps.retry_direct(bigint) is
 'Pushes direct events again to clients that were not connected when they came, and gives up after direct_retries
-attempts (Ariel, section 3.1). since: the batch that the previous call returned, null at first. The worker calls it once
+attempts (Ariel, section 3.1). since: the batch that the previous call returned; null at first: what came since anybody
+has called it. The worker calls it once
 a second. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.count_attempts(away bigint[], since bigint) returns setof bigint
@@ -238,7 +274,8 @@ begin
     -- An event has come since then and the client is not connected: the first attempt.
     update pgps_internal.registration r set attempts = 1, missed_batch = count_attempts.since,
         due_at = pgps_internal.clock() + v_pause
-    where r.registration_id = any (count_attempts.away) and r.attempts = 0 and exists (
+    where r.registration_id in (select f from pgps_internal.free_registrations() f)
+        and r.registration_id = any (count_attempts.away) and r.attempts = 0 and exists (
         select from pgps_internal.registration_type t join pgps_internal.batch_type e using (type_id)
         where t.registration_id = r.registration_id and e.batch_id > count_attempts.since and not isempty(e.ids));
     return query
@@ -247,7 +284,8 @@ begin
         state = case when r.attempts >= v_tries then 'invalid' else 'valid' end,
         reason = case when r.attempts >= v_tries
             then format('not reached at %s tries; register again', r.attempts + 1) end
-    where r.registration_id = any (count_attempts.away) and r.attempts > 0 and r.due_at <= pgps_internal.clock()
+    where r.registration_id in (select f from pgps_internal.free_registrations() f)
+        and r.registration_id = any (count_attempts.away) and r.attempts > 0 and r.due_at <= pgps_internal.clock()
     returning r.registration_id;
 end
 $$;

@@ -112,7 +112,11 @@ begin
     select m.* into v_done from pgps_internal.client_mark m
     where m.registration_id = (next_occurrence.registration).registration_id and m.completed
         order by m.mark_id desc limit 1;
-    v_from := greatest(v_position.acked_batch, v_done.batch_id, next_occurrence.in_batch, 0);
+    -- Whoever has moved the position with pgps.seek gets again what was completed before.
+    if v_done.batch_id not in (v_position.acked_batch, coalesce(next_occurrence.in_batch, -1)) then
+        v_done := null;
+    end if;
+    v_from := greatest(v_position.acked_batch, next_occurrence.in_batch, 0);
     loop
         select min(d.batch_id) into v_batch from pgps_internal.member m
         cross join lateral (select d.batch_id from pgps_internal.delivery d

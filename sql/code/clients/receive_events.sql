@@ -53,6 +53,8 @@ begin
             and s.state = 'active'
     loop
         perform pgps_internal.hold_subscription(v_registration.subscription_id, v_registration.event_name);
+        -- Whoever read on would pass events of the type that is still to be met.
+        continue when pgps_internal.is_unmet(v_registration.subscription_id);
         v_upto := (pgps_internal.last_batch()).batch_id;
         select n.* into v_found from unnest(best_occurrence.next) n
         where n.registration_id = v_registration.registration_id;

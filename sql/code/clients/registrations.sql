@@ -128,6 +128,9 @@ begin
     -- Includes types that the owner may not see now: rights are checked when an event comes.
     perform pgps_internal.join_registration(v_registration, v_subscription, t) from pgps_internal.event_type t
     where t.name = v_event_name or v_pattern and pgps._covers(v_event_name, t.name);
+    if not found and not v_pattern then
+        perform pgps_internal.refuse_dropped(v_event_name);
+    end if;
     return v_registration;
 end
 $$;
