@@ -155,7 +155,7 @@ begin
         raise exception 'nothing to alter in composite event "%"', args ->> 'name' using errcode = '22023',
             hint = 'Give enabled, max_open, lateness or filter.';
     end if;
-    perform pgps_internal.hold_composite(v_composite.composite_id);
+    perform pgps_internal.require_read_committed(), pgps_internal.hold_composite(v_composite.composite_id);
     v_composite := pgps_internal.find_composite(caller, args ->> 'name');
     perform pgps_internal.require_own_filter(caller, v_composite, args);
     v_args := pgps_internal.altered_args(v_composite, args) || case when args ->> 'filter' is null then '{}'
@@ -188,7 +188,7 @@ end;
 comment on function pgps.reset_composite_event(text, jsonb) is
 'Forgets what is open of a composite event, as if its history began now; returns how many occurrences that were.
 partition_key: of one key, as in pgps.open_occurrences (a single value need not be an array); null = of all. Needs to
-own it, or pgps_admin. Waits for a detection that runs. Errors: 42704, 42501.';
+own it, or pgps_admin. Waits for a detection that runs. Errors: 42704, 42501, 25001.';
 
 create or replace function pgps_internal.forget_open(composite pgps_internal.composite, key jsonb) returns bigint
 language plpgsql
@@ -242,8 +242,8 @@ declare
     v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
     v_key jsonb := nullif(args -> 'partition_key', 'null');
 begin
-    perform pgps_internal.hold_composite(v_composite.composite_id);
-    select c.* into v_composite from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
+    perform pgps_internal.require_read_committed(), pgps_internal.hold_composite(v_composite.composite_id);
+    v_composite := pgps_internal.find_composite(caller, args ->> 'name');
     perform pgps_internal.reset_parts(v_composite.composite_id, v_key);
     return pgps_internal.forget_open(v_composite, v_key);
 end

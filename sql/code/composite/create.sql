@@ -124,8 +124,10 @@ declare
     v_name text := pgps_internal.check_new_name(caller, args ->> 'name', 'event type');
     v_parsed jsonb := pgps_internal.describe(caller, args);
 begin
-    perform pgps_internal.check_composite_args(caller, args);
     perform pgps_internal.require_read_committed();
+    -- With the turn of the role, so that each sees how many it has.
+    perform pgps_internal.hold_owner(quote_ident(caller)::regrole::oid);
+    perform pgps_internal.check_composite_args(caller, args);
     if exists (select from pgps_internal.event_type t where t.name = v_name) then
         raise exception 'event type "%" exists already', v_name using errcode = '42710',
             hint = format('Choose another name, or first: select pgps.drop_event_type(%L)', quote_ident(v_name));

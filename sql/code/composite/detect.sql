@@ -69,7 +69,10 @@ begin
         from (
             select n.composite_id, min(n.batch_id) as upto
             from pgps_internal.step_now n where n.composite_id = any (take_steps.composite_ids)
-            group by n.composite_id) u;
+            group by n.composite_id
+            -- A share that has taken no step yet still needs all from the beginning on.
+            having count(*) = (select count(*) from pgps_internal.composite_share h
+                where h.composite_id = n.composite_id)) u;
     else
         perform pgps_internal.note_taken(take_steps.composite_ids, take_steps.uptos);
     end if;

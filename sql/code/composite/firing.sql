@@ -49,6 +49,7 @@ declare
     v_coupling text;
     v_numbered boolean;
     v_mark pgps_internal.coupling_mark;
+    v_late int8multirange;
 begin
     -- What came over a link is of another transaction, which has committed.
     select min(n.event_id) - 1, bool_or(n._producer_seq is not null) into v_before, v_numbered
@@ -61,7 +62,19 @@ begin
     foreach v_coupling in array array['deferred', 'immediate'] loop
         continue when not exists (select from pgps_internal.rules_about(array[v_type], v_coupling));
         v_mark := pgps_internal.coupling_mark_of(v_coupling);
-        continue when v_mark.is_due and v_type = any (v_mark.type_ids) and (v_mark.numbered or not v_numbered);
+        v_late := null;
+        if v_before < v_mark.done and v_mark.done = v_mark.before then
+            v_mark.before := v_before;
+            v_mark.done := v_before;
+        elsif v_before < v_mark.done then
+            -- Numbered before others about which rules have run since: a function in the statement has published those,
+            -- or another part of it.
+            select range_agg(int8range(n.event_id, n.event_id, '[]')) into v_late
+            from pgps_new n where n.pgps_origin_event is null and n.event_id <= v_mark.done;
+            v_mark.before := least(v_mark.before, v_before);
+        elsif v_mark.is_due and v_type = any (v_mark.type_ids) and (v_mark.numbered or not v_numbered) then
+            continue;
+        end if;
         insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due, numbered)
         values (v_coupling, coalesce(v_mark.before, v_before), coalesce(v_mark.done, v_before),
             case when v_mark.is_due then v_mark.type_ids else '{}' end || v_type,
@@ -69,8 +82,9 @@ begin
             case when pg_trigger_depth() = 1 then 0 else coalesce(v_mark.depth, 0) end, v_coupling = 'deferred',
             v_numbered or coalesce(v_mark.numbered, false))
         returning * into v_mark;
-        if v_coupling = 'immediate' then
-            perform pgps_internal.run_rules(v_mark);
+        -- What is late is behind the mark, so deferred rules take it now, with all that waits for them.
+        if v_coupling = 'immediate' or v_late is not null then
+            perform pgps_internal.run_rules(v_mark, v_late);
         end if;
     end loop;
     return null;
@@ -113,7 +127,9 @@ begin
 end
 $$;
 
-create or replace function pgps_internal.run_rules(mark pgps_internal.coupling_mark) returns void
+drop function if exists pgps_internal.run_rules(pgps_internal.coupling_mark);
+create or replace function pgps_internal.run_rules(mark pgps_internal.coupling_mark, late int8multirange = null)
+returns void
 language plpgsql
 as $$
 declare
@@ -141,7 +157,7 @@ begin
     values ((run_rules.mark).coupling, (run_rules.mark).before, v_done, '{}', v_depth, false,
         (run_rules.mark).numbered);
     foreach v_rule in array v_rules loop
-        perform pgps_internal.run_rule(v_rule, run_rules.mark, v_found, v_done);
+        perform pgps_internal.run_rule(v_rule, run_rules.mark, v_found, v_done, run_rules.late);
     end loop;
     v_after := pgps_internal.coupling_mark_of((run_rules.mark).coupling);
     if not v_after.is_due then
@@ -150,8 +166,9 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.run_rules(pgps_internal.coupling_mark) is
-'Runs the rules about what the transaction has published since the last run, by priority; what they raise aborts it';
+comment on function pgps_internal.run_rules(pgps_internal.coupling_mark, int8multirange) is
+'Runs the rules about what the transaction has published since the last run, by priority; what they raise aborts it.
+late: ids of events before that, which no run has had; null = none';
 
 create or replace function pgps_internal.without_repeats(type_id integer, ids bigint[]) returns bigint[]
 language plpgsql volatile

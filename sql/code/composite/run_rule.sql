@@ -142,8 +142,11 @@ comment on function pgps_internal.call_and_check(pgps_internal.subscription, pgp
 'Calls the callback of a rule and compares the session with what it was before. deferring: of deferring_tables, null =
 whoever made the rule is trusted. Errors: 55000, 0A000';
 
+drop function if exists
+    pgps_internal.run_rule(pgps_internal.coupled_rule, pgps_internal.coupling_mark, jsonb, bigint);
 create or replace function pgps_internal.run_rule(
-    rule pgps_internal.coupled_rule, mark pgps_internal.coupling_mark, detections jsonb, done bigint
+    rule pgps_internal.coupled_rule, mark pgps_internal.coupling_mark, detections jsonb, done bigint,
+    late int8multirange
 ) returns void
 language plpgsql
 as $$
@@ -158,10 +161,15 @@ begin
     select s.* into v_subscription from pgps_internal.subscription s
     where s.subscription_id = (run_rule.rule).subscription_id;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (run_rule.rule).type_id;
-    if not has_table_privilege(v_subscription.owner::oid, v_type.endpoint, 'select') then
+    if v_subscription.subscription_id is null or v_type.type_id is null then
+        -- It was dropped while another rule ran.
+        return;
+    elsif not has_table_privilege(v_subscription.owner::oid, v_type.endpoint, 'select') then
+        -- Until this is committed, others publish without it as well.
         update pgps_internal.subscription s set state = 'suspended', last_error = format(
             'role %s may not receive event type "%s" any more', s.owner, s.event_type)
-        where s.subscription_id = v_subscription.subscription_id;
+        where s.subscription_id = (select x.subscription_id from pgps_internal.subscription x
+            where x.subscription_id = v_subscription.subscription_id for no key update skip locked);
         return;
     end if;
     select c.* into v_composite from pgps_internal.composite c where c.type_id = v_type.type_id;
@@ -169,9 +177,10 @@ begin
         v_items := run_rule.detections -> v_composite.composite_id::text;
         v_events := pgps_internal.found_events(v_composite, v_type);
     else
-        execute 'select ' || pgps_internal.coupled_ids(v_type, 'l.event_id > $1 and l.event_id <= $2',
-            (run_rule.mark).numbered)
-        using (run_rule.mark).done, run_rule.done into v_ids;
+        execute 'select ' || pgps_internal.coupled_ids(v_type,
+            case when run_rule.late is null then 'l.event_id > $1 and l.event_id <= $2'
+                else '(l.event_id > $1 and l.event_id <= $2 or l.event_id <@ $3)' end, (run_rule.mark).numbered)
+        using (run_rule.mark).done, run_rule.done, run_rule.late into v_ids;
         v_ids := pgps_internal.visible_ids(v_type, v_subscription.owner, v_ids);
         v_events := format('array(select e.event from unnest($2) with ordinality u(event_id, place)
             join pgps_internal.events_%s($2) e using (event_id) order by u.place)', v_type.type_id);
@@ -182,6 +191,7 @@ begin
     perform pgps_internal.call_rule(v_subscription, v_type, v_events, v_items, v_ids);
 end
 $$;
-comment on function pgps_internal.run_rule(pgps_internal.coupled_rule, pgps_internal.coupling_mark, jsonb, bigint) is
-'Calls the callback of a rule for what it is about: detections of its composite event, or events up to the id done. A
-rule whose owner has lost SELECT is suspended';
+comment on function pgps_internal.run_rule(pgps_internal.coupled_rule, pgps_internal.coupling_mark, jsonb, bigint,
+    int8multirange) is
+'Calls the callback of a rule for what it is about: detections of its composite event, or events up to the id done, and
+late ones. A rule whose owner has lost SELECT is suspended';

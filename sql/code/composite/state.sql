@@ -26,10 +26,17 @@ comment on function pgps_internal.join_detection() is
 create or replace function pgps_internal.hold_composite(composite_id bigint) returns void
 language plpgsql
 as $$
+declare
+    v_held bigint;
 begin
-    -- In this order, which is that of a session that takes a step: its shares, and when it is done, the whole.
-    perform from pgps_internal.composite_share h where h.composite_id = hold_composite.composite_id order by h.share
-    for no key update;
+    -- In this order, which is that of a session that takes a step: its shares, and when it is done, the whole. Whoever
+    -- was waited for may have divided it into more of them.
+    loop
+        select count(*) into v_held from (select from pgps_internal.composite_share h
+            where h.composite_id = hold_composite.composite_id order by h.share for no key update) h;
+        exit when v_held = (select count(*) from pgps_internal.composite_share h
+            where h.composite_id = hold_composite.composite_id);
+    end loop;
     perform from pgps_internal.composite c where c.composite_id = hold_composite.composite_id for no key update;
 end
 $$;

@@ -20,10 +20,12 @@ begin
         pgps_internal.require_unfilled_by_rules(v_type, v_name);
     select s.name into v_used
     from pgps_internal.subscription s
-    join pgps_internal.member m using (subscription_id)
-    where m.type_id = v_type.type_id and s.filter is not null
-        and s.filter ~* ('(^|[^[:alnum:]_])' || regexp_replace(v_name, '([^[:alnum:]_])', '\\\1', 'g')
-            || '([^[:alnum:]_]|$)')
+    left join pgps_internal.coupled_rule r using (subscription_id)
+    where (r.type_id = v_type.type_id or exists (select from pgps_internal.member m
+            where m.subscription_id = s.subscription_id and m.type_id = v_type.type_id))
+        -- Only a rule in the publisher's transaction would fail for its arguments in the statement that publishes.
+        and concat(s.filter, case when r.type_id = v_type.type_id then ' ' || s.arguments end)
+            ~* ('(^|[^[:alnum:]_])' || regexp_replace(v_name, '([^[:alnum:]_])', '\\\1', 'g') || '([^[:alnum:]_]|$)')
     limit 1;
     if v_used is not null then
         raise exception 'attribute "%" of event type "%" is used by the filter of subscription "%"', v_name,

@@ -77,7 +77,11 @@ def task_of(memory: dict[str, Any], job: dict[str, Any], one: dict[str, Any]) ->
     chains: dict[tuple[str, int], Chain] = memory.setdefault("chains", {})
     place = (job["coupling"], one["composite_id"])
     chain = chains.get(place)
-    is_new = chain is None or one["whole"] or not chain.continues(job["xid"], one["version"], job["reached"])
+    # What is known of a transaction that has reached nothing was rolled back to a savepoint.
+    is_begun = job["reached"] > job["before"]
+    is_new = (
+        chain is None or one["whole"] or not is_begun or not chain.continues(job["xid"], one["version"], job["reached"])
+    )
     if chain is None or is_new:
         # A failed run leaves a chain that nothing continues.
         chain = Chain(job["xid"], one["version"], -1)
