@@ -237,6 +237,7 @@ begin
     if (give_again.subscription).handler = 'any' and (give_again.subscription).callback is null then
         return;
     end if;
+    perform pgps_internal.close_stream(v_id);
     -- Written in any case: who has looked for events and waits for the turn sees by a newer position that what he has
     -- found is not what is next.
     perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,

@@ -80,8 +80,11 @@ begin
         upto_batch = (note_gap.gap).upto_batch, upto_event = (note_gap.gap).upto_event,
         max_backlog = (note_gap.gap).max_backlog,
         noted_at = pgps_internal.clock()
-    where g.gap_id = (select max(x.gap_id) from pgps_internal.backlog_gap x
+    where g.gap_id = (select y.gap_id from pgps_internal.backlog_gap y where y.gap_id = (
+            select max(x.gap_id) from pgps_internal.backlog_gap x
             where x.subscription_id = (note_gap.gap).subscription_id and x.type_id = (note_gap.gap).type_id)
+            -- Whoever discards it, or acknowledges it, is not waited for.
+            for no key update skip locked)
         and g.ids is null and (note_gap.gap).ids is null
         and (g.upto_batch, g.upto_event) = ((note_gap.gap).after_batch, (note_gap.gap).after_event);
     if not found then
@@ -210,7 +213,8 @@ begin
     loop
         if v_over.depth <= v_over.max_backlog then
             update pgps_internal.backlog_limit l set is_resting = false
-                where l.subscription_id = v_over.subscription_id;
+            where l.subscription_id = (select x.subscription_id from pgps_internal.backlog_limit x
+                where x.subscription_id = v_over.subscription_id for no key update skip locked);
         elsif not pgps_internal.try_subscription(v_over.subscription_id)
             -- Nor does it pass events that are still to be matched, of a type that has just been made.
             or pgps_internal.is_unmet(v_over.subscription_id)

@@ -70,9 +70,12 @@ comment on function pgps_internal.call_back(pgps_internal.subscription, integer,
 'Runs the callback over events in their order; its errors are passed on. before: the session as it was; is_last: nothing
 follows in its subtransaction, so what is deferred runs now';
 
+drop function if exists
+    pgps_internal.try_events(pgps_internal.subscription, pgps_internal.received[], boolean),
+    pgps_internal.try_each(pgps_internal.subscription, pgps_internal.received[], pgps_internal.session_state);
 create or replace function pgps_internal.try_events(
     subscription pgps_internal.subscription, handed_out pgps_internal.received[], washed boolean
-) returns void
+) returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -98,7 +101,7 @@ begin
                 perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids, v_before,
                     v_run.place = v_run.runs);
             end loop;
-            return;
+            return cardinality(try_events.handed_out);
         exception when others or assert_failure or query_canceled then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
                 v_context = pg_exception_context;
@@ -113,28 +116,31 @@ begin
     if cardinality(try_events.handed_out) = 1 then
         perform pgps_internal.note_failures(try_events.subscription, try_events.handed_out, 'callback', v_state,
             v_error, null);
-        return;
+        return 1;
     end if;
-    perform pgps_internal.try_each(try_events.subscription, try_events.handed_out, v_before);
+    return pgps_internal.try_each(try_events.subscription, try_events.handed_out, v_before);
 end
 $$;
 comment on function pgps_internal.try_events(pgps_internal.subscription, pgps_internal.received[], boolean) is
-'Runs a callback over events: all at once, and when that raises one by one; failures are noted, the others stand';
+'Runs a callback over events: all at once, and when that raises one by one; failures are noted, the others stand.
+Returns how many of them that was: fewer when the subscription has been suspended, with the last of them as a failure';
 
 create or replace function pgps_internal.try_each(
     subscription pgps_internal.subscription, handed_out pgps_internal.received[], before pgps_internal.session_state
-) returns void
+) returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_defer text := pgps_internal.defer_again();
     v_one pgps_internal.received;
+    v_tried integer := 0;
     v_state text;
     v_error text;
     v_context text;
 begin
     foreach v_one in array try_each.handed_out loop
+        v_tried := v_tried + 1;
         begin
             perform pgps_internal.call_back(try_each.subscription, v_one.type_id, array[v_one.event_id],
                 try_each.before, true);
@@ -153,11 +159,13 @@ begin
                 where s.subscription_id = (try_each.subscription).subscription_id and s.state = 'suspended');
         end;
     end loop;
+    return v_tried;
 end
 $$;
 comment on function pgps_internal.try_each(pgps_internal.subscription, pgps_internal.received[],
     pgps_internal.session_state) is
-'Runs a callback over events one by one, each in a subtransaction of its own; failures are noted';
+'Runs a callback over events one by one, each in a subtransaction of its own; failures are noted. Returns how many were
+tried: it ends with one for which the subscription is suspended';
 
 create or replace function pgps_internal.has_rights(subscription pgps_internal.subscription) returns boolean
 language sql stable
@@ -183,6 +191,8 @@ declare
     v_due pgps_internal.received[];
     v_next pgps_internal.received[];
     v_last pgps_internal.received;
+    v_tried integer := 0;
+    v_events integer := 0;
 begin
     perform pgps_internal.require_read_committed(), pgps_internal.require_unwritten('callbacks cannot be run');
     if not pgps_internal.try_subscription(v_id) then
@@ -203,25 +213,30 @@ begin
         where f.subscription_id = v_id and f.state = 'retrying' and (run.hurry or f.due_at <= pgps_internal.clock())
         order by f.event_id limit run.max_events) f;
     if v_due is not null then
-        perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
-        perform pgps_internal.try_events(run.subscription, v_due, run.washed);
+        v_events := pgps_internal.try_events(run.subscription, v_due, run.washed);
+        -- Those that failed again have been tried once more since; those that were not tried stay as they are.
+        perform pgps_internal.settle(v_id, array(
+            select d.event_id from unnest(v_due[:v_events]) d
+            join pgps_internal.failure f on f.subscription_id = v_id and f.event_id = d.event_id
+            where f.attempts < d.attempt));
         execute pgps_internal.defer_again();
+        if v_events < cardinality(v_due) then return v_events; end if;
     end if;
     select array_agg((n.batch_id, n.event_id, n.type_id, 1)::pgps_internal.received order by n.batch_id, n.event_id)
         into v_next
     from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event,
         run.max_events - coalesce(cardinality(v_due), 0)) n;
     if v_next is not null then
-        perform pgps_internal.try_events(run.subscription, v_next, run.washed);
-        if (select s.state from pgps_internal.subscription s where s.subscription_id = v_id) = 'suspended' then
-            return coalesce(cardinality(v_due), 0);
-        end if;
-        v_last := v_next[cardinality(v_next)];
+        v_tried := pgps_internal.try_events(run.subscription, v_next, run.washed);
+        -- When it was suspended in the middle, what has been called stands, and what failed last is a failure. The
+        -- callback may have moved its subscription itself.
+        v_last := v_next[v_tried];
         perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
-            v_position.acked_total + cardinality(v_next));
+            v_position.acked_total + v_tried)
+        where (pgps_internal.position_of(v_id)).position_id is not distinct from v_position.position_id;
         perform pgps_internal.settle(v_id, '{}');
     end if;
-    return coalesce(cardinality(v_due), 0) + coalesce(cardinality(v_next), 0);
+    return v_events + v_tried;
 end
 $$;
 comment on function pgps_internal.run(pgps_internal.subscription, integer, boolean, boolean) is

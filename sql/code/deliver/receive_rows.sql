@@ -279,6 +279,7 @@ begin
     end if;
     perform pgps_internal.hold_subscriptions(array(select s.subscription_id from unnest(v_subscriptions) s
         where s.handler = 'all'));
+    perform pgps_internal.require_subscription(s) from unnest(v_subscriptions) s where s.handler = 'all';
     select t.runs, t.others into new.runs, new.others
     from pgps_internal.hand_out_runs(array(select (v_subscriptions[n.place]).subscription_id
         from generate_subscripts(v_subscriptions, 1) n(place) order by n.place),

@@ -1,6 +1,18 @@
 -- Acknowledging what was read from a stream, and rejecting some of it.
 -- Locks: the turn of the subscription, until the transaction ends.
--- Writes: failure.
+-- Writes: failure, stream.
+
+create or replace function pgps_internal.close_stream(subscription_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgps_internal.stream s set holder = '' where s.subscription_id = close_stream.subscription_id;
+end
+$$;
+comment on function pgps_internal.close_stream(bigint) is
+'Has the reader of a stream open it again, since what comes between two positions is something else now: it must not
+acknowledge what it was not given';
 
 create or replace function pgps_internal.do_ack_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -19,7 +31,10 @@ begin
     perform pgps_internal.require_read_committed();
     perform pgps_internal.hold_subscription(v_id, v_subscription.name);
     v_position := pgps_internal.position_of(v_id);
-    if v_batch is null or v_event is null then
+    if exists (select from pgps_internal.stream s where s.subscription_id = v_id and s.holder = '') then
+        raise exception 'subscription "%" was moved or altered while it was read as a stream', v_subscription.name
+        using errcode = '55000', hint = 'Open it again, and go on from where it stands: select pgps.open_stream(…).';
+    elsif v_batch is null or v_event is null then
         raise exception 'the position to acknowledge of subscription "%" is null', v_subscription.name
         using errcode = '22023', hint = 'Give batch and event as pgps.end_of_stream returned them.';
     elsif v_batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
@@ -60,7 +75,8 @@ begin atomic
 end;
 comment on function pgps.ack_stream(text, bigint, bigint, bigint[]) is
 'Acknowledges a subscription up to a position, and the retried events; returns how many. What is acknowledged already is
-not moved back. Needs to own the subscription. Errors: 42704, 42501, 55000 a position that is not there yet, 25001.';
+not moved back. Needs to own the subscription. Errors: 42704, 42501, 55000 a position that is not there yet, or
+pgps.seek or pgps.alter_subscription since the stream was opened; 25001.';
 
 create or replace function pgps_internal.do_reject_events(caller name, args jsonb) returns jsonb
 language plpgsql

@@ -93,6 +93,18 @@ $$;
 comment on function pgps_internal.given_callback(jsonb) is
 'The callback in the arguments of pgps.subscribe, taken apart; null: none. Errors: 42601 not the name of a function.';
 
+create or replace function pgps_internal.refuse_dropped(event_type text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'event type "%" does not exist any more', refuse_dropped.event_type
+    using errcode = '42704', hint = 'It was dropped just now; see pgps.event_types.';
+end
+$$;
+comment on function pgps_internal.refuse_dropped(text) is
+'Raises 42704 for an event type that was there, and is gone since a lock was waited for';
+
 create or replace function pgps_internal.do_subscribe(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -138,15 +150,17 @@ begin
             perform pgps_internal.join_type(v_subscription, v_type, args ->> 'start');
         end if;
     end loop;
-    if v_subscription.is_pattern then
+    if not found and not v_subscription.is_pattern then
+        perform pgps_internal.refuse_dropped(v_subscription.event_type);
+    elsif v_subscription.is_pattern then
+        -- Whoever makes a type of it has no lane to make then, nor to wait for.
+        perform pgps_internal.open_lane(v_subscription.owner) where v_subscription.filter is not null;
         perform pgps_internal.note_unmet('pgps_internal.event_type');
         perform pgps_internal.join_unseen_types(v_subscription, args ->> 'start');
         -- See pgps_internal.is_unmet.
         perform pgps_internal.wake_dispatcher();
     end if;
-    if v_subscription.callback is not null then
-        perform pgps_internal.note_callback(v_subscription);
-    end if;
+    if v_subscription.callback is not null then perform pgps_internal.note_callback(v_subscription); end if;
     return to_jsonb(v_subscription.subscription_id);
 end
 $$;

@@ -1,7 +1,7 @@
 -- Changing subscriptions: pause, resume, seek, unsubscribe.
 -- Locks: catalogue rows; seek, and resume of a suspended filter, hold the owner's lane, and keep reclaim away, until
 -- the transaction ends.
--- Writes: backlog_gap, backlog_limit, class, const, failure, joining, member, share, subscription, unshared.
+-- Writes: backlog_gap, backlog_limit, class, const, failure, joining, late_type, member, share, subscription, unshared.
 
 create or replace function pgps_internal.drop_unused_classes(class_ids bigint[]) returns void
 language plpgsql
@@ -109,8 +109,9 @@ begin
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_subscription.subscription_id
         and j.failures >= 3;
     v_waits := v_waits or found;
-    if v_waits and v_subscription.state = 'suspended' then
-        update pgps_internal.subscription s set last_error = pgps_internal.catching_up_text()
+    -- Also one that was paused while it was suspended: it does not read on before its classes have caught up.
+    if v_waits and v_subscription.state <> 'active' then
+        update pgps_internal.subscription s set state = 'suspended', last_error = pgps_internal.catching_up_text()
             where s.subscription_id = v_subscription.subscription_id;
         perform pg_notify('pgps_lanes', '');
         return;
@@ -235,7 +236,8 @@ meanwhile is matched now, and this raises what the filter raises if it is not me
 in the lane of its owner, and it remains suspended until then. A max_backlog counts again once no more than that waits.
 Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
-create or replace function pgps_internal.kept_alone(subscription_id bigint) returns bigint[]
+drop function if exists pgps_internal.kept_alone(bigint);
+create or replace function pgps_internal.kept_alone(subscription_id bigint, start text) returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -255,11 +257,13 @@ begin
             using kept_alone.subscription_id, v_type.type_id into v_ids;
         v_found := v_found || coalesce(v_ids, '{}');
     end loop;
-    return v_found;
+    return array(select k from unnest(v_found) k
+        where case when kept_alone.start ~ '^\s*\d{1,18}\s*$' then k >= kept_alone.start::bigint
+            else kept_alone.start = 'earliest' end);
 end
 $$;
-comment on function pgps_internal.kept_alone(bigint) is
-'Events that a subscription is to get again and that are kept aside, but in the log no more';
+comment on function pgps_internal.kept_alone(bigint, text) is
+'Events that a subscription is to get again, from a start on, and that are kept aside, but in the log no more';
 
 create or replace function pgps_internal.do_seek(caller name, args jsonb) returns void
 language plpgsql
@@ -270,6 +274,7 @@ declare
     v_types integer[];
     v_classes bigint[];
     v_kept bigint[] := '{}';
+    v_is_unmet boolean;
     v_position pgps_internal.position;
 begin
     perform pgps_internal.require_read_committed();
@@ -291,8 +296,7 @@ begin
         returning m.class_id, m.type_id)
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
     -- What has come back from the exception queue may be older than the log.
-    v_kept := case when args ->> 'start' = 'earliest'
-        then pgps_internal.kept_alone(v_subscription.subscription_id) else v_kept end;
+    v_kept := pgps_internal.kept_alone(v_subscription.subscription_id, args ->> 'start');
     delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id
         and s.event_id <> all (v_kept);
     delete from pgps_internal.unshared u where u.subscription_id = v_subscription.subscription_id;
@@ -304,13 +308,14 @@ begin
     perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0,
         case when v_subscription.handler = 'any' and v_subscription.callback is null then 0
             else v_position.acked_total end);
+    perform pgps_internal.close_stream(v_subscription.subscription_id);
     perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t
         where t.type_id = any (v_types);
-    -- Types that its lane has not let it join yet.
+    -- Types that its lane, or the dispatcher, has not let it join yet.
     delete from pgps_internal.joining j where j.subscription_id = v_subscription.subscription_id;
-    if found then
-        perform pgps_internal.join_unseen_types(v_subscription, args ->> 'start');
-    end if;
+    v_is_unmet := found;
+    delete from pgps_internal.late_type l where l.subscription_id = v_subscription.subscription_id;
+    if v_is_unmet or found then perform pgps_internal.join_unseen_types(v_subscription, args ->> 'start'); end if;
     perform pgps_internal.drop_unused_classes(v_classes);
     -- What was too much does not wait any more, or is wanted again.
     if v_subscription.state = 'suspended' and v_subscription.last_error like 'backlog: %' then

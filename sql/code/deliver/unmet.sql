@@ -109,15 +109,17 @@ as $$
 declare
     v_tried text[];
 begin
-    if pg_relation_size('pgps_internal.unmet'::regclass) = 0
+    -- One class has still to catch up, and another one has not.
+    if exists (select from pgps_internal.class c where c.is_pending)
+        and (select count(distinct c.is_active) from pgps_internal.member m join pgps_internal.class c using (class_id)
+            where m.subscription_id = is_unmet.subscription_id and (c.is_active or c.is_pending)) > 1 then
+        return true;
+    elsif pg_relation_size('pgps_internal.unmet'::regclass) = 0
             or not exists (select from pgps_internal.unmet) then
         return false;
     end if;
     v_tried := array(select unnest(u.tried) from pgps_internal.unmet u);
     return exists (select from pgps_internal.misfits(is_unmet.subscription_id))
-        -- One class has still to catch up, and another one was joined meanwhile.
-        or (select count(distinct c.is_active) from pgps_internal.member m join pgps_internal.class c using (class_id)
-            where m.subscription_id = is_unmet.subscription_id and (c.is_active or c.is_pending)) > 1
         or exists (select from pgps_internal.left_joining(is_unmet.subscription_id))
         or exists (select from pgps_internal.subscription s
             cross join lateral pgps_internal.unmet_types(s, v_tried) t

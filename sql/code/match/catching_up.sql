@@ -11,6 +11,11 @@ begin
     perform pgps_internal.set_class_active(make_pending.class_id, false);
     update pgps_internal.class c set is_pending = true, suspended_batch = make_pending.after_batch
         where c.class_id = make_pending.class_id;
+    -- See is_unmet: a subscription to a prefix reads nothing before all its classes have caught up.
+    perform nextval('pgps_internal.unmet_place_seq')
+    where pg_sequence_last_value('pgps_internal.unmet_place_seq'::regclass) is null and exists (
+        select from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+        where m.class_id = make_pending.class_id and s.is_pattern);
     if exists (select from pgps_internal.class c join pgps_internal.signature g using (signature_id)
             where c.class_id = make_pending.class_id and g.in_lane) then
         perform pg_notify('pgps_lanes', '');
@@ -94,6 +99,8 @@ begin
                 and not exists (select from pgps_internal.signature g
                 where g.signature_id = (catch_up.class).signature_id and g.in_lane) then
             return false;
+        elsif not pgps_internal.try_class((catch_up.class).class_id) then
+            return false;
         end if;
         perform pgps_internal.suspend_class((catch_up.class).class_id, (catch_up.class).suspended_batch,
             format('filter: %s', v_error));
@@ -114,7 +121,7 @@ $$;
 comment on function pgps_internal.catch_up(pgps_internal.class, bigint, boolean, pgps_internal.lane_piece) is
 'Matches a pending class up to a batch and takes it into matching, or keeps it pending unless is_last; when its filter
 raises, its subscriptions are suspended (again). False: it stays pending, since the dispatcher waited too long for a
-lock';
+lock, or another session has one of the subscriptions locked';
 
 drop function if exists pgps_internal.catch_up_in_lane(pgps_internal.class, bigint);
 create or replace function pgps_internal.catch_up_in_lane(

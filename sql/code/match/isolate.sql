@@ -80,6 +80,27 @@ comment on function pgps_internal.isolate(bigint, pgps_internal.signature, int8m
 'Matches what can be matched, and finds by bisection each event with each class whose filter raises on it, for the
 exception queue. classes: null = all';
 
+create or replace function pgps_internal.try_class(class_id bigint) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_members bigint;
+begin
+    perform from pgps_internal.class c where c.class_id = try_class.class_id for no key update skip locked;
+    if not found then
+        return false;
+    end if;
+    perform from pgps_internal.subscription s join pgps_internal.member m using (subscription_id)
+    where m.class_id = try_class.class_id for no key update of s skip locked;
+    get diagnostics v_members = row_count;
+    return v_members = (select count(*) from pgps_internal.member m where m.class_id = try_class.class_id);
+end
+$$;
+comment on function pgps_internal.try_class(bigint) is
+'Locks a class and its subscriptions, to suspend them; false when another session has one of them locked. Waiting for an
+open transaction that changes or drops a subscription would hold up everybody';
+
 create or replace function pgps_internal.note_filter_failure(
     class_id bigint, event_id bigint, batch_id bigint, sqlstate text, error text
 ) returns boolean
@@ -88,22 +109,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_class pgps_internal.class;
-    v_is_free boolean;
-    v_members bigint;
+    v_is_free boolean := pgps_internal.try_class(note_filter_failure.class_id);
 begin
-    -- Locked rows are skipped: waiting for an open transaction that changes or drops the subscription would hold up
-    -- everybody.
-    perform from pgps_internal.class c where c.class_id = note_filter_failure.class_id for no key update skip locked;
-    v_is_free := found;
-    if v_is_free then
-        update pgps_internal.class c set failures = c.failures + 1, last_error = note_filter_failure.error
-        where c.class_id = note_filter_failure.class_id;
-        perform from pgps_internal.subscription s join pgps_internal.member m using (subscription_id)
-        where m.class_id = note_filter_failure.class_id for no key update of s skip locked;
-        get diagnostics v_members = row_count;
-        v_is_free := v_members = (select count(*) from pgps_internal.member m
-            where m.class_id = note_filter_failure.class_id);
-    end if;
+    update pgps_internal.class c set failures = c.failures + 1, last_error = note_filter_failure.error
+    where c.class_id = (select x.class_id from pgps_internal.class x
+        where x.class_id = note_filter_failure.class_id for no key update skip locked);
     select c.* into v_class from pgps_internal.class c where c.class_id = note_filter_failure.class_id;
     perform pgps_internal.keep_events(v_class.type_id, array[note_filter_failure.event_id]);
     insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error)
@@ -111,6 +121,7 @@ begin
         note_filter_failure.sqlstate, note_filter_failure.error
     from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
     where m.class_id = v_class.class_id and s.kind <> 'link'
+        and note_filter_failure.batch_id > m.from_batch and not note_filter_failure.event_id <@ m.skip
     on conflict do nothing;
     perform pgps_internal.filter_failed(v_class, note_filter_failure.event_id, note_filter_failure.batch_id);
     if v_is_free and (note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000')

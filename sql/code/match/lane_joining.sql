@@ -51,10 +51,12 @@ begin
     is_new := not exists (select from pgps_internal.member m where m.class_id = find_joining.class_id);
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.class_id = find_joining.class_id;
-    if not is_new and (v_is_shared and v_signature.in_lane is not true
+    if not is_new and (v_signature.in_lane is not true
+                and (v_is_shared or v_from < coalesce((pgps_internal.last_batch()).batch_id, 0))
             or v_signature.in_lane and v_signature.from_batch > v_from) then
-        -- What the dispatcher has matched for this class meanwhile, it has shared out to those who were members; and
-        -- what came before its form of filter was there, the lane does not ask it about.
+        -- What the dispatcher has matched for this class meanwhile, it has shared out to those who were members, and
+        -- the class may be younger than what is missing; what came before its form of filter was there, the lane does
+        -- not ask it about.
         class_id := pgps_internal.find_class_of(find_joining.subscription, find_joining.event_type, true);
         is_new := true;
     end if;

@@ -175,7 +175,8 @@ create or replace function pgps_internal.end_lane_piece(
 language plpgsql
 as $$
 declare
-    v_batch bigint := (end_lane_piece.piece).batches[1].batch_id;
+    -- Nothing may be left of the batch: whoever wanted the rest has gone.
+    v_batch bigint := coalesce((end_lane_piece.piece).batches[1].batch_id, ((end_lane_piece.piece).part).batch_id);
 begin
     if (end_lane_piece.piece).is_last then
         perform pgps_internal.wake_members(d.classes), case when d.type_id = any (end_lane_piece.shared)

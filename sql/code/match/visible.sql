@@ -122,7 +122,10 @@ exception when others or assert_failure or query_canceled then
     update pgps_internal.neighbour n set is_blocked = true,
         last_error = format('a policy on event type "%s" raised: %s',
         (visible_carefully.event_type).name, v_error) where n.role = visible_carefully.owner;
-    perform pgps_internal.suspend_class(c.class_id, visible_carefully.batch_id - 1, format('policy: %s', v_error))
+    -- Where somebody has a subscription locked, the class is asked again with the next batch.
+    perform case when pgps_internal.try_class(c.class_id)
+        then pgps_internal.suspend_class(c.class_id, visible_carefully.batch_id - 1, format('policy: %s', v_error))
+        else pgps_internal.make_pending(c.class_id, visible_carefully.batch_id - 1) end
     from pgps_internal.class c
     where c.type_id = (visible_carefully.event_type).type_id and c.owner = visible_carefully.owner and c.is_active;
     return '{}';
