@@ -66,7 +66,7 @@ def give_way(connection: psycopg.Connection) -> None:
     """
     connection.execute(
         """
-        select set_config('lock_timeout', greatest(extract(epoch from t) * 800, 10)::integer::text, true),
+        select set_config('lock_timeout', greatest(extract(epoch from t) * 600, 10)::integer::text, true),
                set_config('deadlock_timeout', '10ms', true)
         from (select current_setting('deadlock_timeout')::interval as t) t
         """
