@@ -1,0 +1,158 @@
+"""An open transaction of somebody without rights holds up nobody else: no dispatcher, no reclaim, no administrator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, make_type, meanwhile, publish, rows, value
+from tests.fix_db import Connect
+from tests.sql.match.lane_steps import take_only
+
+Session = Callable[..., psycopg.Connection]
+WAYS = {"worker": "select pgps.dispatch_batch()", "hand": "select pgps.dispatch()"}
+
+
+@pytest.fixture
+def broker(own_database: str, connect: Connect) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    make_type(connection, "tick")
+    return connection
+
+
+@pytest.fixture
+def alice(own_database: str, connect: Connect, role: Callable[..., str]) -> Session:
+    """Opens sessions that leave transactions open."""
+    name = role("alice")
+    return lambda **options: connect(name, dsn=own_database, **{"autocommit": False, **options})
+
+
+@pytest.fixture
+def bob(own_database: str, connect: Connect, role: Callable[..., str]) -> psycopg.Connection:
+    session = connect(role("bob"), dsn=own_database)
+    rows(session, "set statement_timeout = '5s'")
+    return session
+
+
+def done(session: psycopg.Connection, query: str) -> None:
+    rows(session, query)
+    session.commit()
+
+
+def impatient(broker: psycopg.Connection) -> None:
+    """Let it wait for locks as long as a worker's dispatcher does, and for all together not for long."""
+    rows(broker, "set lock_timeout = '2s'")
+    rows(broker, "set statement_timeout = '10s'")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_has_paused_in_an_open_transaction_a_subscription_whose_filter_fails_holds_up_no_dispatcher(
+    broker: psycopg.Connection, alice: Session, bob: psycopg.Connection, way: str
+) -> None:
+    altering, pausing = alice(), alice()
+    done(altering, "select pgps.subscribe('s', 'tick', 'n >= 0')")
+    call(bob, "subscribe", "b", "tick")
+    call(altering, "alter_subscription", "s", filter="10 / n > 0")
+    publish(broker, "tick", 0)
+    rows(broker, "select pgps.dispatch_batch()")
+    with meanwhile(broker, pausing, lambda: call(pausing, "pause", "s")):
+        altering.commit()
+    impatient(broker)
+    publish(broker, "tick", 1)
+    rows(broker, WAYS[way])
+    assert take_only(bob, "b") == [0, 1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_has_a_subscription_open_on_which_a_policy_raises_holds_up_no_dispatcher(
+    broker: psycopg.Connection, alice: Session, bob: psycopg.Connection, way: str
+) -> None:
+    pausing = alice()
+    make_type(broker, "tock")
+    call(broker, "create_policy", "tick", "pol", pausing.info.user, "10 / n > 0")
+    done(pausing, "select pgps.subscribe('s', 'tick')")
+    call(bob, "subscribe", "b", "tock")
+    call(pausing, "pause", "s")
+    publish(broker, "tick", 0)
+    publish(broker, "tock", 1)
+    rows(broker, "set statement_timeout = '5s'")
+    rows(broker, WAYS[way])
+    assert take_only(bob, "b") == [1]
+    pausing.rollback()
+    rows(broker, WAYS[way])
+    assert value(broker, "select state from pgps.subscriptions where name = 's'") == "suspended", "the next time"
+
+
+FIRST_LANE = "select pgps.subscribe('first', 'tick', 'n in (select n from public.x)')"
+
+
+def make_table(broker: psycopg.Connection) -> None:
+    rows(broker, "create table public.x (n integer)")
+    rows(broker, "grant select on public.x to public")
+
+
+def test_who_opens_his_first_lane_holds_up_nobody_who_makes_an_event_type_of_a_prefix_of_his(
+    broker: psycopg.Connection, alice: Session
+) -> None:
+    session = alice()
+    make_table(broker)
+    done(session, "select pgps.subscribe('s', 'q*', 'n > 0')")
+    rows(session, FIRST_LANE)
+    rows(broker, "set statement_timeout = '5s'")
+    call(broker, "create_event_type", "qa", "n integer")
+    session.commit()
+
+
+def test_who_opens_his_first_lane_holds_up_no_dispatcher_that_lets_a_subscription_of_his_join(
+    broker: psycopg.Connection, own_database: str, connect: Connect, alice: Session, bob: psycopg.Connection
+) -> None:
+    session, altering = alice(), connect(dsn=own_database, autocommit=False)
+    make_table(broker)
+    make_type(broker, "qa")
+    call(bob, "subscribe", "b", "tick")
+    call(altering, "alter_event_type", "qa", add_attribute="m integer")
+    done(session, "select pgps.subscribe('s', 'q*', 'n > 0')")
+    altering.rollback()
+    rows(session, FIRST_LANE)
+    publish(broker, "tick", 1)
+    impatient(broker)
+    rows(broker, "select pgps.dispatch_batch()")
+    assert take_only(bob, "b") == [1]
+
+
+def test_reclaim_waits_for_nobody_who_changes_a_limit(broker: psycopg.Connection, alice: Session) -> None:
+    session = alice()
+    done(session, "select pgps.subscribe('s', 'tick')")
+    done(session, "select pgps.alter_subscription('s', max_backlog => 2)")
+    publish(broker, "tick", 1, 2, 3, 4)
+    rows(broker, "select pgps.dispatch()")
+    rows(broker, "select pgps.reclaim()")
+    assert value(broker, "select state from pgps.subscriptions") == "suspended"
+    call(session, "resume", "s")
+    assert take_only(session, "s") == [1, 2, 3, 4]
+    session.commit()
+    call(session, "alter_subscription", "s", max_backlog=3)
+    rows(broker, "set statement_timeout = '5s'")
+    rows(broker, "select pgps.reclaim()")
+
+
+def test_reclaim_waits_for_nobody_who_discards_a_gap(
+    broker: psycopg.Connection, alice: Session, bob: psycopg.Connection
+) -> None:
+    session = alice()
+    for one, who in [(bob, "b"), (session, "s")]:
+        call(one, "subscribe", who, "tick")
+        call(one, "alter_subscription", who, max_backlog=1, on_backlog="drop")
+    session.commit()
+    publish(broker, "tick", 5, 6)
+    rows(broker, "select pgps.dispatch()")
+    rows(broker, "select pgps.reclaim()")
+    assert column(broker, "select events from pgps_internal.backlog_gap") == [1, 1]
+    call(session, "discard_exception", "tick", subscription="s")
+    publish(broker, "tick", 7, 8)
+    rows(broker, "select pgps.dispatch()")
+    rows(broker, "set statement_timeout = '5s'")
+    rows(broker, "select pgps.reclaim()")
+    assert take_only(bob, "b") == [8]
