@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from pgps.client._arguments import refused, require_storable, shown, string
+from pgps.client._wire import folded
 
 __all__ = ["END_OF_UNIT", "NOT_FOUND", "Message", "SendOptions", "UnitOfWork"]
 
@@ -106,11 +107,14 @@ END = "select * from pgps.end_conversation(%s)"
 def parts_of(service: str | None) -> list[str | None]:
     """Return class, server and service of class/server/service; `*` and what is missing are None.
 
-    Raises BadArgument for what is no string.
+    Raises BadArgument for what is no string, or has more parts.
     """
-    string(service or "", "a service", "Give 'class/server/service'.")
+    hint = "Give 'class/server/service'."
+    string(service or "", "a service", hint)
     named: list[str | None] = [None if part in ("", "*") else part for part in (service or "").split("/")]
-    return [*named, None, None][:3] if len(named) < 3 else named
+    if len(named) > 3:
+        raise refused(f"a service has three parts, not {len(named)}: {shown(service)}", hint)
+    return [*named, None, None][:3]
 
 
 def send_params(message: bytes | str, options: SendOptions, **named: Any) -> dict[str, Any]:
@@ -131,7 +135,8 @@ def send_params(message: bytes | str, options: SendOptions, **named: Any) -> dic
 def fits(message: Message, wanted: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
     """Tell whether a message is what RECEIVE with the parameters `wanted` is to return, if `asked` has returned it.
 
-    A conversation is new until its first message is handed out: it is so still for who has asked for a new one.
+    A conversation is new until its first message is handed out: it is so still for who has asked for a new one. Names
+    are those of the broker: folded unless in double quotes.
     """
     which, option = str(wanted["conversation"]).lower(), str(wanted["option"]).lower()
     names = ((wanted["class"], message.service_class), (wanted["server"], message.server))
@@ -139,7 +144,7 @@ def fits(message: Message, wanted: Mapping[str, Any], asked: Mapping[str, Any]) 
         (which in ("any", "old", message.conversation.lower()) or which == str(asked["conversation"]).lower())
         and option in ("any", "msg" if message.uow_id is None else "sync")
         and all(
-            name is None or name.casefold() == has.casefold()
+            name is None or (name if name.endswith("*") else folded(name)) == has
             for name, has in (*names, (wanted["service"], message.service))
         )
     )

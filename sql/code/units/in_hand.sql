@@ -79,13 +79,16 @@ create or replace function pgps_internal.put_in_hand(
 language plpgsql
 as $$
 begin
+    -- Without its life where a session that belongs to no backend is through with a unit: then the commit is refused
+    -- when the session has ended meanwhile (in_time.sql). Its life is not looked up here.
     insert into pgps_internal.session_hand (at_no, session_id, version, sent, held, participant_id, role, token,
         life_id)
     values (nextval('pgps_internal.uow_no_seq'), put_in_hand.speaker.session_id, put_in_hand.speaker.hand + 1,
         pgps_internal.without(put_in_hand.speaker.sent || put_in_hand.sent, put_in_hand.gone),
         pgps_internal.without(put_in_hand.speaker.held || put_in_hand.held, put_in_hand.gone),
         put_in_hand.speaker.participant_id, put_in_hand.speaker.role, put_in_hand.speaker.token,
-        put_in_hand.speaker.life_id);
+        case when put_in_hand.gone = '{}' or put_in_hand.speaker.session_id = pgps_internal.my_session()
+            then put_in_hand.speaker.life_id end);
 end
 $$;
 comment on function pgps_internal.put_in_hand(pgps_internal.speaker, bigint[], bigint[], bigint[]) is
@@ -123,6 +126,32 @@ comment on function pgps_internal.own_hand(name) is
 'What the session of this backend has in hand, and for whom it speaks, where the newest segment tells that (see
 speak_with_hand) in this life of the broker; null: it is to be looked up. The session of a backend lives until it logs
 off there, and what is known of a unit that it has in hand nobody else changes.';
+
+create or replace function pgps_internal.first_settled(session_id bigint, in_hand bigint[]) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_hand pgps_internal.session_hand := pgps_internal.hand_of(first_settled.session_id);
+begin
+    return (pgps_internal.without(v_hand.sent || v_hand.held, first_settled.in_hand))[1];
+end
+$$;
+comment on function pgps_internal.first_settled(bigint, bigint[]) is
+'On the loopback connection: a unit that others see in the hand of a session, and that is not among these; null: none';
+
+create or replace function pgps_internal.settled_here(session_id bigint, in_hand bigint[]) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return pgps_internal.over_loopback_once(format('select pgps_internal.first_settled(%s, %L)',
+        settled_here.session_id, settled_here.in_hand::text));
+end
+$$;
+comment on function pgps_internal.settled_here(bigint, bigint[]) is
+'A unit that a session, which has these in hand now, was through with in this transaction, while others still see it in
+its hand; null: none';
 
 create or replace function pgps_internal.hand_from(speaker pgps_internal.speaker) returns pgps_internal.session_hand
 language plpgsql immutable

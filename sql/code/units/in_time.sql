@@ -1,6 +1,8 @@
 -- A unit of work that is over before the transaction of its SYNCPOINT is committed is TIMEOUT: others may have seen it,
--- and acted on it. So the lifetime is looked at once more before the commit, which is refused then (decision 101).
--- Locks: none.
+-- and acted on it. So the lifetime is looked at once more before the commit, which is refused then (decision 101). The
+-- same when its service was dropped meanwhile, which has made it DISCARDED, or when the session that called SYNCPOINT
+-- has ended, which has given back what it held and backed out what it was sending.
+-- Locks: for key share, the participant of a session that belongs to no backend, against its next logon.
 -- Writes: nothing.
 
 create or replace function pgps_internal.require_in_time() returns trigger
@@ -9,15 +11,24 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ends_at timestamptz;
+    v_dropped_at timestamptz;
 begin
     -- The broker that has a unit of another one decides when it was over; to cancel one for the other is a wish.
-    select u.ends_at into v_ends_at from pgps_internal.unit u
-    where u.unit_no = new.unit_no and u.is_uow and not u.is_relayed and u.ends_at <= pgps_internal.clock()
+    select u.ends_at, g.dropped_at into v_ends_at, v_dropped_at
+    from pgps_internal.unit u left join pgps_internal.service_dropped g on g.service_id = u.service_id
+    where u.unit_no = new.unit_no and u.is_uow and not u.is_relayed
+        and (u.ends_at <= pgps_internal.clock() or g.dropped_at is not null)
         and not (u.their_no is not null and new.status = 'CANCELLED');
     -- Reclaim writes what it keeps again, which is then there twice.
     if found and not exists (
             select from pgps_internal.unit_state s
             where s.unit_no = new.unit_no and s.version = new.version and s.at_no < new.at_no) then
+        if v_dropped_at < v_ends_at then
+            raise exception 'unit of work "U%" is DISCARDED: its service was dropped at %, before the transaction of '
+                'its SYNCPOINT was committed', upper(to_hex(new.unit_no)), v_dropped_at
+            using errcode = '55000', hint = 'All that the transaction has written is undone. The service is gone, and '
+                'so is what was sent to it.';
+        end if;
         raise exception 'unit of work "U%" is TIMEOUT: it was over at %, before the transaction of its SYNCPOINT was',
             upper(to_hex(new.unit_no)), v_ends_at
         using errcode = '55000', hint = 'All that the transaction has written is undone. Commit sooner after '
@@ -27,7 +38,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_in_time() is
-'Before the commit: raises 55000 when a unit that was PROCESSED or CANCELLED meanwhile is TIMEOUT';
+'Before the commit: raises 55000 when a unit that was PROCESSED or CANCELLED meanwhile is TIMEOUT, or DISCARDED
+with its service';
 revoke all on function pgps_internal.require_in_time() from public;
 
 do $$
@@ -38,6 +50,51 @@ begin
         deferrable initially deferred for each row when (new.status in ('PROCESSED', 'CANCELLED'))
         execute function pgps_internal.require_in_time();
         alter table pgps_internal.unit_state enable always trigger pgps_in_time;
+    end if;
+end
+$$;
+
+create or replace function pgps_internal.require_living() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_unit bigint;
+begin
+    -- Reclaim writes what it keeps again, which is then there twice.
+    if exists (select from pgps_internal.session_hand h
+            where h.session_id = new.session_id and h.version = new.version and h.at_no < new.at_no) then
+        return null;
+    end if;
+    -- Whoever takes the token over waits until this transaction is committed, or has been seen here.
+    perform from pgps_internal.participant p where p.participant_id = new.participant_id for key share;
+    if pgps._session_lives(new.session_id) then
+        return null;
+    end if;
+    v_unit := pgps_internal.settled_here(new.session_id, new.sent || new.held);
+    if v_unit is not null then
+        raise exception 'session % has ended, before the transaction of its SYNCPOINT of unit of work "U%" was '
+            'committed', new.session_id, upper(to_hex(v_unit))
+        using errcode = '55000', hint = 'All that the transaction has written is undone; what the session had in hand '
+            'was given back or backed out. Log on again.';
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.require_living() is
+'Before the commit: raises 55000 when the session that has called SYNCPOINT has ended meanwhile';
+revoke all on function pgps_internal.require_living() from public;
+
+do $$
+begin
+    -- Only for sessions that belong to no backend (see put_in_hand): another one ends in its own backend, which looks
+    -- at that before (see require_settled).
+    if not exists (select from pg_trigger t
+            where t.tgname = 'pgps_living' and t.tgrelid = 'pgps_internal.session_hand'::regclass) then
+        create constraint trigger pgps_living after insert on pgps_internal.session_hand
+        deferrable initially deferred for each row when (new.life_id is null)
+        execute function pgps_internal.require_living();
+        alter table pgps_internal.session_hand enable always trigger pgps_living;
     end if;
 end
 $$;

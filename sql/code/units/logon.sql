@@ -30,12 +30,64 @@ $$;
 comment on function pgps_internal.log_on(name, jsonb, boolean) is
 'Begins a session of the caller, of this backend or, behind a pooler, of none; returns its number';
 
-create or replace function pgps_internal.do_logon(caller name, args jsonb) returns void
+create or replace function pgps_internal.require_settled(session_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_hand pgps_internal.session_hand;
+    v_unit bigint;
+begin
+    if require_settled.session_id is null or pg_current_xact_id_if_assigned() is null then
+        return;
+    end if;
+    v_hand := pgps_internal.hand_of(require_settled.session_id);
+    v_unit := pgps_internal.settled_here(require_settled.session_id, v_hand.sent || v_hand.held);
+    if v_unit is not null then
+        raise exception 'session % cannot end: the SYNCPOINT of unit of work "U%" is not committed',
+            require_settled.session_id, upper(to_hex(v_unit))
+        using errcode = '55000', hint = 'Its end counts at once, which would give that unit to others while this '
+            'transaction can still be committed. Commit or roll back first.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_settled(bigint) is
+'Raises 55000 when this transaction has called SYNCPOINT for what others still see in the hand of a session';
+
+create or replace function pgps_internal.go_on_as(session_id bigint, sqlstate text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform setval('pgps_internal.participant_mark_seq', pgps_internal.log_on(caller, args, false));
+    -- After a connection was lost (08) or the server was told to stop (57) it is not known what has been committed;
+    -- 08001: it was never made.
+    if go_on_as.session_id is not null
+        and (left(go_on_as.sqlstate, 2) not in ('08', '57') or go_on_as.sqlstate = '08001') then
+        perform setval('pgps_internal.participant_mark_seq', go_on_as.session_id);
+    end if;
+end
+$$;
+comment on function pgps_internal.go_on_as(bigint, text) is
+'After an error with which nothing has become of a logon or logoff: the backend has the session that it had';
+
+create or replace function pgps_internal.do_logon(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old bigint := pgps_internal.my_session();
+    v_new bigint;
+begin
+    perform pgps_internal.require_settled(v_old);
+    -- Where this is cancelled nobody here knows whether the session was replaced: then the backend has none.
+    perform setval('pgps_internal.participant_mark_seq', 0);
+    begin
+        v_new := pgps_internal.log_on(caller, args, false);
+    exception when others then
+        perform pgps_internal.go_on_as(v_old, sqlstate);
+        raise;
+    end;
+    perform setval('pgps_internal.participant_mark_seq', v_new);
 end
 $$;
 comment on function pgps_internal.do_logon(name, jsonb) is 'See pgps.logon';
@@ -55,12 +107,18 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_speaker pgps_internal.speaker := pgps_internal.speaker_of(caller, args);
+    v_session bigint := (pgps_internal.speaker_of(caller, args)).session_id;
+    v_own bigint := pgps_internal.my_session();
 begin
-    perform pgps_internal.over_loopback_once(format('select pgps_internal.end_session(%s)', v_speaker.session_id));
-    if v_speaker.session_id = pgps_internal.my_session() then
+    perform pgps_internal.require_settled(v_session);
+    if v_session = v_own then
+        -- Before it ends for others: where this is cancelled, nobody here knows whether it has.
         perform setval('pgps_internal.participant_mark_seq', 0);
     end if;
+    perform pgps_internal.over_loopback_once(format('select pgps_internal.end_session(%s)', v_session));
+exception when others then
+    perform pgps_internal.go_on_as(v_own, sqlstate) where v_session = v_own;
+    raise;
 end
 $$;
 comment on function pgps_internal.do_logoff(name, jsonb) is 'See pgps.logoff';

@@ -22,7 +22,7 @@ begin
     v_standing := pgps_internal.next_unit(v_no, v_to_server, receive_by_id.speaker);
     if v_standing.unit_no is null or not pgps_internal.lock_unit(v_standing.unit_no) then
         return null;
-    elsif not pgps_internal.stands_as(v_standing)
+    elsif not pgps_internal.stands_as(v_standing, receive_by_id.speaker)
         -- The unit before it may have bound the conversation to another server meanwhile.
         or v_to_server and (pgps_internal.state_of(v_no)).server_id <> (receive_by_id.speaker).participant_id then
         return pgps_internal.receive_by_id(receive_by_id.caller, receive_by_id.speaker, args);
@@ -55,21 +55,26 @@ declare
     v_me bigint := (sends_as_client.speaker).participant_id;
     v_no bigint := (sends_as_client.conversation).conversation_no;
     v_state pgps_internal.conversation_state := pgps_internal.state_of(v_no);
-    v_may_serve boolean := exists (select from pgps_internal.serving s
+    v_has_right boolean := pgps_internal.has_service_right(sends_as_client.caller,
+        (sends_as_client.conversation).service_id, 'serve');
+    v_may_serve boolean := coalesce(v_state.server_id = v_me, exists (select from pgps_internal.serving s
         where s.session_id = (sends_as_client.speaker).session_id
-            and s.service_id = (sends_as_client.conversation).service_id)
-        and pgps_internal.has_service_right(sends_as_client.caller, (sends_as_client.conversation).service_id, 'serve')
+            and s.service_id = (sends_as_client.conversation).service_id)) and v_has_right
         -- What it holds it may receive to its end.
-        or (sends_as_client.speaker).held <> '{}' and exists (select from pgps_internal.unit u
-            where u.unit_no = any ((sends_as_client.speaker).held) and u.conversation_no = v_no and u.to_server);
+        or coalesce(v_state.server_id = v_me, true) and (sends_as_client.speaker).held <> '{}'
+            and exists (select from pgps_internal.unit u
+                where u.unit_no = any ((sends_as_client.speaker).held) and u.conversation_no = v_no and u.to_server);
 begin
     if (sends_as_client.conversation).client_id = v_me then
         -- Client and server may be the same participant: what waits for the client comes first.
-        return not (coalesce(v_state.server_id = v_me, v_may_serve)
+        return not (v_may_serve
             and (pgps_internal.next_unit(v_no, false, sends_as_client.speaker)).unit_no is null
             and (pgps_internal.next_unit(v_no, true, sends_as_client.speaker)).unit_no is not null);
-    elsif coalesce(v_state.server_id = v_me, v_may_serve) then
+    elsif v_may_serve then
         return false;
+    elsif v_state.server_id = v_me then
+        perform pgps_internal.require_service_right(sends_as_client.caller, s, 'serve') from pgps_internal.service s
+        where s.service_id = (sends_as_client.conversation).service_id;
     end if;
     raise exception 'conversation "C%" is somebody else''s', upper(to_hex(v_no))
     using errcode = '42501', hint = case when v_state.server_id is null
@@ -113,6 +118,18 @@ $$;
 comment on function pgps_internal.services_to_receive(name, pgps_internal.speaker, jsonb) is
 'The services that a call names (chosen, null: all) and those among them that the session serves and may serve';
 
+create or replace function pgps_internal.may_serve_unit(speaker pgps_internal.speaker, unit_no bigint)
+returns boolean
+language plpgsql volatile
+as $$
+begin
+    return (select pgps_internal.has_service_right(pg_get_userbyid((may_serve_unit.speaker).role::oid), u.service_id,
+        'serve') from pgps_internal.unit u where u.unit_no = may_serve_unit.unit_no);
+end
+$$;
+comment on function pgps_internal.may_serve_unit(pgps_internal.speaker, bigint) is
+'True when the speaker has the right to serve the service that a unit was sent to';
+
 create or replace function pgps_internal.receive_next(
     speaker pgps_internal.speaker, queues bigint[], chosen integer[], option text, user_status text
 ) returns pgps.received_message
@@ -133,6 +150,12 @@ begin
                 receive_next.chosen, v_passed);
         end if;
         exit when v_entry.entry_no is null;
+        -- The right to serve may have been taken back since the conversation was bound.
+        if v_entry.to_server and v_entry.queue_id % 2 = 1
+            and not pgps_internal.may_serve_unit(receive_next.speaker, v_entry.unit_no) then
+            v_passed := v_passed || v_entry.conversation_no;
+            continue;
+        end if;
         if receive_next.user_status is null then
             v_row := pgps_internal.give_first(receive_next.speaker, v_entry);
             if v_row.uow_id is not null then

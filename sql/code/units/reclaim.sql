@@ -29,10 +29,19 @@ begin
             and v_state.ended is null and greatest(v_conversation.began_at, v_state.noted_at,
                 (select max(c.committed_at) from pgps_internal.unit_commit c
                     where c.conversation_no = v_conversation.conversation_no))
-                > pgps_internal.clock() - pgps_internal.setting('uow_lifetime')::interval
+                > pgps_internal.clock() - greatest(pgps_internal.setting('uow_lifetime')::interval,
+                    (select s.lifetime from pgps_internal.service s where s.service_id = v_conversation.service_id))
             or exists (select from pgps_internal.unit_commit c
                 where c.conversation_no = v_conversation.conversation_no
-                    and pgps_internal.is_unit_needed(c.unit_no)));
+                    and pgps_internal.is_unit_needed(c.unit_no))
+            -- What is being sent in it is in the hand of its client or server, whose newest session alone may live.
+            or exists (select from unnest(array[v_conversation.client_id, v_state.server_id]) p(participant_id)
+                cross join lateral (select s.session_id from pgps_internal.participant_session s
+                    where s.participant_id = p.participant_id order by s.session_id desc limit 1) s
+                cross join lateral unnest((pgps_internal.hand_of(s.session_id)).sent) h(unit_no)
+                join pgps_internal.unit u on u.unit_no = h.unit_no
+                where u.conversation_no = v_conversation.conversation_no
+                    and pgps_internal.is_unit_needed(u.unit_no)));
 end
 $$;
 comment on function pgps_internal.is_conversation_needed(bigint) is
@@ -110,7 +119,7 @@ begin
                 hint = 'Call pgps.reclaim() again later.';
         end if;
         -- Looked at while the old rows are there: see in_time.sql.
-        set constraints pgps_internal.pgps_in_time immediate;
+        set constraints pgps_internal.pgps_in_time, pgps_internal.pgps_living immediate;
         execute format('truncate only %s', reclaim_unit_segment.segment);
     exception when lock_not_available then
         return false;
@@ -178,15 +187,20 @@ states these would look as if they waited';
 create or replace function pgps_internal.forget_service(service_id integer) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
+-- LOCK TABLE, which could fail at once, takes no sequence.
+set lock_timeout = '50ms'
 as $$
 begin
     execute format('drop sequence pgps_internal.units_begun_%1$s, pgps_internal.units_ended_%1$s',
         forget_service.service_id);
     delete from pgps_internal.service_dropped d where d.service_id = forget_service.service_id;
+exception when lock_not_available then
+    -- A transaction that has sent to it is still open: the next time.
+    return;
 end
 $$;
 comment on function pgps_internal.forget_service(integer) is
-'Drops what is left of a service that was dropped, once nothing of its units of work is';
+'Drops what is left of a service that was dropped, once nothing of its units of work is, unless somebody uses it';
 
 create or replace function pgps_internal.sweep_participants() returns void
 language plpgsql

@@ -62,6 +62,8 @@ begin
         using errcode = '22023', hint = 'Give the name of another broker, as in pgps.links, or null for this one.';
     end if;
     lock table pgps_internal.service in share row exclusive mode;
+    -- It may have been dropped while this waited.
+    v_service := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
     if args ->> 'broker' is not null then
         perform pgps_internal.make_relay();
         delete from pgps_internal.serving s where s.service_id = v_service.service_id;

@@ -279,7 +279,8 @@ begin
     elsif take_their_wish.event ->> 'verb' = 'cancel' and v_standing.status = 'ACCEPTED' then
         -- One that a server holds, or has processed, is not cancelled any more: that is told, or has been.
         perform pgps_internal.note_unit(v_unit, 'CANCELLED', v_standing.receiver_id, null, v_standing.attempts, 0);
-        perform pgps_internal.tell_status(v_unit, 'CANCELLED', v_standing.attempts, null);
+        perform pgps_internal.tell_status(v_unit, 'CANCELLED', v_standing.attempts, null),
+            pgps_internal.note_ended(v_standing.service_id);
     end if;
 end
 $$;

@@ -101,6 +101,8 @@ begin
     perform pgps_internal.note_unit(w.unit_no, w.status, null, null, w.attempts, 0),
         pgps_internal.tell_status(w.unit_no, w.status, w.attempts, null)
     from pgps_internal.what_happened(v_units, tell_what_happened.max_units) w;
+    perform pgps_internal.note_ended(e.service_id) from (select distinct u.service_id from pgps_internal.unit u
+        where u.unit_no = any (v_units)) e;
     if cardinality(v_found) < tell_what_happened.max_units and cardinality(v_units) = cardinality(v_found) then
         delete from pgps_internal.relay_session r where r.session_id = any (v_dead);
         update pgps_internal.service_dropped d set is_told = true where d.service_id = any (v_dropped);

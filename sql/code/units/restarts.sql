@@ -27,6 +27,8 @@ declare
     v_newest bigint;
     v_store text;
 begin
+    -- Who asks how units stand asks anew which sessions live, in each statement of a transaction.
+    perform pg_stat_clear_snapshot();
     for v_try in 1..2 loop
         select x.emptied_id, x.held_id, x.newest,
             (select l.life_id from pgps_internal.broker_life l join pgps_internal.broker_life_mark m using (life_id)
@@ -62,6 +64,11 @@ declare
     v_life bigint;
     v_store text;
 begin
+    -- Looked at without the lock first: a transaction that changes settings may have rows of it.
+    v_life := pgps_internal.noted_life();
+    if v_life is not null then
+        return v_life;
+    end if;
     lock table only pgps_internal.broker_life in share row exclusive mode;
     v_life := pgps_internal.noted_life();
     if v_life is null then

@@ -1,5 +1,5 @@
 -- Who may send to a service, and who may serve it.
--- Locks: none.
+-- Locks: the row of a service on which a right is granted.
 -- Writes: service_right.
 
 create or replace function pgps_internal.has_service_right(caller name, service_id integer, privilege text)
@@ -85,7 +85,7 @@ as $$
 begin
     perform pgps_internal.require_admin(caller, 'grant rights on services');
     insert into pgps_internal.service_right (service_id, privilege, role)
-    values ((pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service')).service_id,
+    values ((pgps_internal.lock_service(args ->> 'class', args ->> 'server', args ->> 'service')).service_id,
         pgps_internal.check_privilege(args ->> 'privilege'), pgps_internal.service_role(args ->> 'role'))
     on conflict do nothing;
 end

@@ -53,6 +53,28 @@ $$;
 comment on function pgps_internal.find_service(text, text, text) is
 'The service of that name, which is folded; 42704 when there is none';
 
+create or replace function pgps_internal.lock_service(class text, server text, service text)
+returns pgps_internal.service
+language plpgsql volatile
+as $$
+declare
+    v_found pgps_internal.service;
+    v_service pgps_internal.service;
+begin
+    loop
+        v_found := pgps_internal.find_service(lock_service.class, lock_service.server, lock_service.service);
+        select s.* into v_service from pgps_internal.service s where s.service_id = v_found.service_id
+        for no key update;
+        -- It may have been dropped while this waited, and another one created by that name.
+        if found then
+            return v_service;
+        end if;
+    end loop;
+end
+$$;
+comment on function pgps_internal.lock_service(text, text, text) is
+'The service of that name as it is now, locked until the transaction ends; 42704 when there is none';
+
 create or replace function pgps_internal.check_service_part(part text, what text) returns void
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -156,8 +178,7 @@ declare
     v_unknown text;
 begin
     perform pgps_internal.require_admin(caller, 'alter services');
-    v_service := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
-    perform from pgps_internal.service s where s.service_id = v_service.service_id for no key update;
+    v_service := pgps_internal.lock_service(args ->> 'class', args ->> 'server', args ->> 'service');
     v_reset := array(select n from jsonb_array_elements_text(
         case jsonb_typeof(args -> 'reset') when 'array' then args -> 'reset' else '[]' end) n);
     select n into v_unknown from unnest(v_reset) n where n is null or n <> all (v_names) limit 1;
@@ -186,13 +207,14 @@ declare
     v_service pgps_internal.service;
 begin
     perform pgps_internal.require_admin(caller, 'drop services');
-    v_service := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
+    v_service := pgps_internal.lock_service(args ->> 'class', args ->> 'server', args ->> 'service');
     delete from pgps_internal.serving s where s.service_id = v_service.service_id;
     delete from pgps_internal.service s where s.service_id = v_service.service_id;
     -- Its units of work are DISCARDED from now on. Its sequences go later, because senders in open transactions have
     -- them locked.
     insert into pgps_internal.service_dropped (service_id, class, server, service, dropped_at)
     values (v_service.service_id, v_service.class, v_service.server, v_service.service, pgps_internal.clock());
+    perform pgps_internal.note_ended(v_service.service_id);
 end
 $$;
 comment on function pgps_internal.do_drop_service(name, jsonb) is 'See pgps.drop_service';

@@ -2,7 +2,7 @@
 -- logon: that is written in a transaction of its own, over the loopback connection. Which session a backend has is
 -- the value that currval returns there for participant_mark_seq: it is the backend's own, no transaction takes it back,
 -- and nobody else can set it.
--- Locks: the participant's row while it logs on, in that transaction.
+-- Locks: the participant's row while it logs on or (behind a pooler) off, in that transaction.
 -- Writes: participant, participant_session, participant_session_end.
 
 create or replace function pgps_internal.my_session() returns bigint
@@ -166,6 +166,11 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- Who commits a SYNCPOINT of it just now comes first (see in_time.sql).
+    perform from pgps_internal.participant p
+    where p.participant_id = (select s.participant_id from pgps_internal.participant_session s
+        where s.session_id = end_session.session_id and s.pid is null)
+    for update;
     perform pgps_internal.wake_for(end_session.session_id);
     insert into pgps_internal.participant_session_end (session_id, ended_at)
     values (end_session.session_id, pgps_internal.clock()) on conflict do nothing;

@@ -235,16 +235,21 @@ $$;
 comment on function pgps_internal.how_stands(bigint, pgps_internal.speaker) is
 'How a unit stands, quicker than the view where the speaker is at it; null when there is none';
 
-create or replace function pgps_internal.stands_as(standing pgps_internal.unit_standing) returns boolean
+drop function if exists pgps_internal.stands_as(pgps_internal.unit_standing);
+create or replace function pgps_internal.stands_as(
+    standing pgps_internal.unit_standing, speaker pgps_internal.speaker
+) returns boolean
 language plpgsql volatile
 as $$
+declare
+    v_now pgps_internal.unit_standing := pgps_internal.how_stands(stands_as.standing.unit_no, stands_as.speaker);
 begin
-    return coalesce((select s.version from pgps_internal.unit_state s where s.unit_no = stands_as.standing.unit_no
-        order by s.version desc limit 1), 0) = stands_as.standing.version;
+    -- The status as well: that its time passes, its service is dropped or a session ends is noted nowhere.
+    return (v_now.version, v_now.status) is not distinct from (stands_as.standing.version, stands_as.standing.status);
 end
 $$;
-comment on function pgps_internal.stands_as(pgps_internal.unit_standing) is
-'True when nothing was noted of a unit since it was looked at: for who has locked it since';
+comment on function pgps_internal.stands_as(pgps_internal.unit_standing, pgps_internal.speaker) is
+'True when a unit stands as it did when it was looked at: for who has locked it since';
 
 create or replace function pgps_internal.row_of(unit_no bigint, status text = null, code text = null)
 returns pgps.received_message

@@ -59,15 +59,16 @@ as $$
 declare
     v_now timestamptz := pgps_internal.clock();
 begin
-    -- What a session that lives has in hand is under way until its time is over.
+    -- What a session that lives has in hand is under way until its time is over, or its service is dropped.
     with one as materialized (
-        select u.unit_no, u.unit_no = any ((open_units.speaker).sent) as is_sent, u.ends_at > v_now as in_time
+        select u.unit_no, u.unit_no = any ((open_units.speaker).sent) as is_sent, u.ends_at > v_now
+            and not exists (select from pgps_internal.service_dropped g where g.service_id = u.service_id) as in_time
         from pgps_internal.unit u
         where u.unit_no = any ((open_units.speaker).sent || (open_units.speaker).held)
             and u.conversation_no = coalesce(open_units.conversation_no, u.conversation_no)
             and not exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no)
     )
-    -- With none under way, one that has timed out says so.
+    -- With none under way, one that is over says so.
     select coalesce(array_agg(o.unit_no) filter (where o.is_sent), '{}'),
         coalesce(array_agg(o.unit_no) filter (where not o.is_sent), '{}')
     into sent, held
@@ -185,6 +186,9 @@ begin
             -- Cancelling binds a conversation to nobody.
             v_state := pgps_internal.complete_unit(v_standing, v_state,
                 case v_becomes when 'PROCESSED' then (apply_transition.speaker).participant_id end);
+            -- So the next unit in it waits for any server.
+            perform pgps_internal.wake_queue(pgps_internal.queue_for(v_standing.to_server, v_conversation, v_state))
+            where v_becomes = 'CANCELLED';
         end if;
     end if;
     return pgps_internal.row_from(v_standing, v_state, v_becomes);
