@@ -148,7 +148,7 @@ declare
     v_client pgps_internal.client;
     v_is_same boolean;
 begin
-    perform pgps_internal.require_read_committed();
+    perform pgps_internal.require_read_committed(), pg_stat_clear_snapshot();
     if octet_length(v_token) > 100 then
         raise exception 'the token has % bytes', octet_length(v_token)
             using errcode = '22023', hint = 'Give one of at most 100 bytes, such as a UUID.';

@@ -6,7 +6,7 @@ create or replace function pgps_internal.may_be_gone(id bigint) returns boolean
 language plpgsql stable
 as $$
 begin
-    return may_be_gone.id <= coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0)
+    return may_be_gone.id > 0 and may_be_gone.id <= coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0)
         and (pgps_internal.asked(may_be_gone.id)).spool_id is null;
 end
 $$;
@@ -44,7 +44,8 @@ begin
         -- The part of a gap that lies in a replay (see gap_part).
         select 'r', least(g.last_seqn, r.last_seqn) into phase, seqn
         from pgps_internal.spool_gap g, pgps_internal.spool_replay r
-        where r.replay_id = (place_of.mark).replay_id and g.gap_id = - v_id
+        where r.replay_id = (place_of.mark).replay_id
+            and g.gap_id = case when v_id > -9223372036854775808 then - v_id end
             and g.spool_id = (place_of.spool).spool_id and g.first_seqn <= r.last_seqn and g.last_seqn >= r.first_seqn;
         return;
     end if;
@@ -137,7 +138,7 @@ declare
 begin
     perform pgps_internal.require_read_committed(), pgps_internal.enter_store(),
         pgps_internal.hold_client(v_member.client_id);
-    v_spool := pgps_internal.spool_in_turn(v_member, args);
+    v_spool := pgps_internal.replayed_in_turn(caller, v_member, args);
     v_mark := pgps_internal.mark_of(v_member.member_id);
     v_place := pgps_internal.place_of(v_spool, v_mark, (args ->> 'id')::bigint);
     if v_place.phase = 'n' and v_mark.phase = 'r' and v_place.seqn <@ v_mark.had

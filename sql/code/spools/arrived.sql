@@ -92,7 +92,7 @@ begin
     with made as (
         insert into pgps_internal.pgps_spool_log (spool_id, verb, entry, message, keys, keywords, expires, sender,
             spooler, spooled_at)
-        select s.spool_id, 's', (m ->> 'entry')::integer, m -> 'message', nullif(m -> 'keys', 'null'),
+        select s.spool_id, 's', (m ->> 'entry')::numeric, m -> 'message', nullif(m -> 'keys', 'null'),
             pgps_internal.array_of(m -> 'keywords', 'keywords'), (m ->> 'expires')::timestamptz,
             m ->> 'sender',
             case when v_is_trusted then m ->> 'spooler' else caller::text end,

@@ -16,6 +16,17 @@ $$;
 comment on function pgps_internal.stored(bigint) is
 'The message of a request, also when it was discarded, while it is in the store; null when there is none';
 
+create or replace function pgps_internal.is_past(xid xid8, id bigint, last pgps_internal.batch) returns boolean
+language sql stable
+as $$
+    select pgps_internal.is_dispatched(is_past.xid, is_past.id, is_past.last)
+        and not exists (select from pgps_internal.set_aside s
+            where s.batch_id is null and is_past.xid = any (s.xids) and is_past.id <@ s.ranges)
+$$;
+comment on function pgps_internal.is_past(xid8, bigint, pgps_internal.batch) is
+'True when a request has been dispatched: it is in a batch up to last, and was not set aside there to be dispatched
+later';
+
 create or replace function pgps_internal.asked(id bigint) returns pgps_internal.spool_asked
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -30,7 +41,7 @@ begin
     select l.spool_id, l.spooler, l.xid = pg_current_xact_id_if_assigned() into v_asked
     from pgps_internal.pgps_spool_log l
     where l.event_id = asked.id and l.verb in ('s', 'c', 'p')
-        and (v_last.batch_id is null or not pgps_internal.is_dispatched(l.xid, l.event_id, v_last));
+        and (v_last.batch_id is null or not pgps_internal.is_past(l.xid, l.event_id, v_last));
     return v_asked;
 end
 $$;
@@ -53,6 +64,22 @@ $$;
 comment on function pgps_internal.may_follow(name, integer, text) is
 'True for whoever spooled a message, and whoever may replay its spool';
 
+create or replace function pgps_internal.require_following(caller name, spool_id integer, spooler text, id bigint)
+returns void
+language plpgsql
+as $$
+begin
+    if not pgps_internal.may_follow(require_following.caller, require_following.spool_id,
+            require_following.spooler) then
+        raise exception 'role "%" may not cancel request %', require_following.caller, require_following.id
+        using errcode = '42501',
+            hint = 'Only whoever spooled it, and whoever may replay the spool, can take it back.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_following(name, integer, text, bigint) is
+'Raises 42501 unless caller may cancel a request: see pgps_internal.may_follow';
+
 create or replace function pgps_internal.request_id(args jsonb) returns bigint
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -67,23 +94,40 @@ end
 $$;
 comment on function pgps_internal.request_id(jsonb) is 'The id in a call; 22023 when there is none';
 
+create or replace function pgps_internal.followed(
+    caller name, id bigint, out message pgps_internal.spool_message, out asked pgps_internal.spool_asked,
+    out is_followed boolean
+) returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.enter_store();
+    asked := pgps_internal.asked(followed.id);
+    message := pgps_internal.stored(followed.id);
+    is_followed := pgps_internal.may_follow(followed.caller, coalesce(message.spool_id, asked.spool_id),
+        coalesce(message.spooler, asked.spooler));
+    if not is_followed then
+        raise exception 'let go';
+    end if;
+exception when raise_exception then
+    -- Whoever has no right at the spool does not keep its space from being given back until the transaction ends.
+    null;
+end
+$$;
+comment on function pgps_internal.followed(name, bigint) is
+'A message: as it is in the store, or as it was asked for and waits; nulls when there is none. is_followed: the caller
+may see what becomes of it; then, and only then, the store is kept until the transaction ends';
+
 create or replace function pgps_internal.do_spool_getseqn(caller name, args jsonb) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := pgps_internal.request_id(args);
-    v_message pgps_internal.spool_message;
-    v_asked pgps_internal.spool_asked;
+    v_found record := pgps_internal.followed(caller, v_id);
 begin
-    perform pgps_internal.enter_store();
-    v_asked := pgps_internal.asked(v_id);
-    v_message := pgps_internal.stored(v_id);
-    if v_message.id is not null then
-        return case when pgps_internal.may_follow(caller, v_message.spool_id, v_message.spooler) then v_message.seqn
-            else 0 end;
-    end if;
-    return case when not pgps_internal.may_follow(caller, v_asked.spool_id, v_asked.spooler) then 0 end;
+    return case when v_found.is_followed then (v_found.message).seqn else 0 end;
 end
 $$;
 comment on function pgps_internal.do_spool_getseqn(name, jsonb) is 'See pgps.spool_getseqn';
@@ -163,26 +207,32 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := pgps_internal.request_id(args);
+    v_found record;
     v_message pgps_internal.spool_message;
-    v_asked pgps_internal.spool_asked := pgps_internal.asked(v_id);
+    v_asked pgps_internal.spool_asked;
     v_spool pgps_internal.spool;
 begin
-    perform pgps_internal.require_read_committed(), pgps_internal.enter_store();
-    v_message := pgps_internal.stored(v_id);
+    perform pgps_internal.require_read_committed();
+    v_found := pgps_internal.followed(caller, v_id);
+    v_message := v_found.message;
+    v_asked := v_found.asked;
     select s.* into v_spool from pgps_internal.spool s
     where s.spool_id = coalesce(v_message.spool_id, v_asked.spool_id);
     if not found then
         return false;
-    elsif not pgps_internal.may_follow(caller, v_spool.spool_id, coalesce(v_message.spooler, v_asked.spooler)) then
-        raise exception 'role "%" may not cancel request %', caller, v_id using errcode = '42501',
-            hint = 'Only whoever spooled it, and whoever may replay the spool, can take it back.';
     end if;
+    perform pgps_internal.require_following(caller, v_spool.spool_id, coalesce(v_message.spooler, v_asked.spooler),
+        v_id);
+    perform pgps_internal.enter_store();
     if v_asked.is_own is not true then
         perform pgps_internal.hold_members(v_spool.spool_id);
         -- What this transaction itself has spooled is nowhere yet, and nobody waits.
         if v_spool.network_id is not null then
             perform pgps_internal.hold_network(v_spool.network_id);
         end if;
+        -- The right may have been taken while the turns were waited for.
+        perform pgps_internal.require_following(caller, v_spool.spool_id,
+            coalesce(v_message.spooler, v_asked.spooler), v_id);
     end if;
     -- A dispatch may have come in between.
     v_message := pgps_internal.stored(v_id);
@@ -204,16 +254,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := pgps_internal.request_id(args);
-    v_message pgps_internal.spool_message;
-    v_asked pgps_internal.spool_asked;
+    v_found record := pgps_internal.followed(caller, v_id);
+    v_message pgps_internal.spool_message := v_found.message;
     v_network integer;
 begin
-    perform pgps_internal.enter_store();
-    v_asked := pgps_internal.asked(v_id);
-    v_message := pgps_internal.stored(v_id);
-    if coalesce(v_message.spool_id, v_asked.spool_id) is null
-        or not pgps_internal.may_follow(caller, coalesce(v_message.spool_id, v_asked.spool_id),
-            coalesce(v_message.spooler, v_asked.spooler))
+    if not v_found.is_followed
         or exists (select from pgps_internal.spool_cancelled c where c.id = v_id) then
         return null;
     elsif v_message.id is null then
@@ -228,6 +273,8 @@ begin
                 cross join lateral pgps_internal.network_mark_of(c.contact_id) k
                 where c.network_id = v_network), false)::integer end;
     end if;
+    -- Who is present is asked as of now, not as of the first time that this transaction has asked.
+    perform pg_stat_clear_snapshot();
     return case when not pgps_internal.is_gone(v_message)
         then pgps_internal.all_acked(v_message.spool_id, v_message.seqn)::integer end;
 end

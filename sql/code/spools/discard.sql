@@ -135,10 +135,13 @@ as $$
 declare
     v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
     v_pattern jsonb := pgps_internal.read_pattern(args -> 'pattern');
-    v_state pgps_internal.spool_state := pgps_internal.standing_of_spool(v_spool.spool_id);
-    v_pointer bigint := greatest(v_state.replay_pointer, pgps_internal.asked_pointer(v_spool.spool_id));
+    v_state pgps_internal.spool_state;
+    -- What waits first: the standing, which is read later, has what is dispatched in between.
+    v_pointer bigint := pgps_internal.asked_pointer(v_spool.spool_id);
 begin
     perform pgps_internal.ask_spool(caller, v_spool, 'd', null, v_pattern), pgps_internal.enter_store();
+    v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
+    v_pointer := greatest(v_state.replay_pointer, v_pointer);
     return case when v_pointer is null then 0 else pgps_internal.count_live(v_spool, v_state,
         pgps_internal.planned(v_spool, v_state, v_pattern, null, v_pointer), null, v_pointer) end;
 end

@@ -21,6 +21,17 @@ comment on function pgps._is_readable(jsonb) is
 'True for a message that is not larger, nor longer as text, than 200 MB: a longer one could neither be stored where a
 batch is cut, nor handed out';
 
+create or replace function pgps._is_shallow(message jsonb) returns boolean
+language sql immutable
+begin atomic
+    -- A level takes eight bytes at least, so most messages are not looked into. A path goes no deeper than it says.
+    select pg_column_size(_is_shallow.message #> '{}') <= 8000
+        or not _is_shallow.message @? 'strict $.**{1001}';
+end;
+comment on function pgps._is_shallow(jsonb) is
+'True for JSON that is nested at most 1000 deep: PostgreSQL''s stack, which every level takes some of, is enough for it
+wherever it is read, and put into other JSON';
+
 create or replace function pgps._has_short_numbers(message jsonb) returns boolean
 language sql immutable
 begin atomic
@@ -44,6 +55,9 @@ begin
     elsif pg_column_size(item -> 'keywords') > 1000000 then
         raise exception 'the keywords of a message have % bytes', pg_column_size(item -> 'keywords')
         using errcode = '54000', hint = 'Give a million bytes at most; put the rest into the message.';
+    elsif not pgps._is_shallow(item -> 'message') then
+        raise exception 'a message is nested more than 1000 deep' using errcode = '54000',
+            hint = 'Nest it less, or give what is deep as a text.';
     elsif not pgps._is_readable(item -> 'message') then
         raise exception 'a message has more than 200000000 bytes' using errcode = '54000',
             hint = 'Put less into it; numbers count with all their digits.';
@@ -57,4 +71,4 @@ $$;
 comment on function pgps_internal.check_extent(jsonb) is
 'Raises 54000 when a message has more than could be stored where a batch is cut: all spools would wait for it';
 
-grant execute on function pgps._is_readable(jsonb), pgps._has_short_numbers(jsonb) to public;
+grant execute on function pgps._is_readable(jsonb), pgps._is_shallow(jsonb), pgps._has_short_numbers(jsonb) to public;

@@ -192,6 +192,8 @@ begin
     select m.* into v_member from pgps_internal.spool_member m
     where m.spool_id = v_spool.spool_id and m.client_id = v_client.client_id;
     perform pgps_internal.enter_group(v_spool.spool_id) where not found;
+    -- The right may have been taken while the turns were waited for.
+    perform pgps_internal.find_spool(caller, args ->> 'name', 'replay');
     v_is_new := v_member.session is null or v_member.session <> v_client.session;
     v_before := v_member.session;
     insert into pgps_internal.spool_member as m (spool_id, client_id, session, ready)
@@ -201,8 +203,7 @@ begin
     returning m.* into v_member;
     if v_replay then
         perform pgps_internal.enter_store();
-        perform pgps_internal.begin_replay(caller, v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}',
-            array[v_member.member_id], v_member.member_id);
+        perform pgps_internal.begin_replay(caller, v_spool, '{}', array[v_member.member_id], v_member.member_id);
     elsif v_is_new and not (v_before is not null and coalesce((args ->> 'resume')::boolean, false)) then
         perform pgps_internal.begin_new(v_member.member_id, pgps_internal.standing_of_spool(v_spool.spool_id));
     end if;
@@ -227,6 +228,8 @@ begin
         v_member := pgps_internal.find_member(caller, args);
     end if;
     perform pgps_internal.hold_client(v_member.client_id);
+    -- Another program may have taken the name over meanwhile, and be a member itself.
+    perform pgps_internal.spool_in_turn(v_member, args);
     update pgps_internal.spool_member m set session = null where m.member_id = v_member.member_id;
 end
 $$;
@@ -240,6 +243,7 @@ declare
     v_member pgps_internal.spool_member := pgps_internal.find_member(caller, args);
 begin
     perform pgps_internal.hold_client(v_member.client_id);
+    perform pgps_internal.replayed_in_turn(caller, v_member, args);
     update pgps_internal.spool_member m set ready = true where m.member_id = v_member.member_id and not m.ready;
 end
 $$;

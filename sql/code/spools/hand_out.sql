@@ -76,6 +76,23 @@ $$;
 comment on function pgps_internal.spool_in_turn(pgps_internal.spool_member, jsonb) is
 'The spool of a member whose turn was waited for; 08003 when its session has ended meanwhile, or it has left';
 
+create or replace function pgps_internal.replayed_in_turn(caller name, member pgps_internal.spool_member, args jsonb)
+returns pgps_internal.spool
+language plpgsql
+as $$
+declare
+    v_spool pgps_internal.spool := pgps_internal.spool_in_turn(member, args);
+begin
+    -- The right may have been taken while the turn was waited for.
+    if not pgps_internal.spool_allows(caller, v_spool, 'replay') then
+        return pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+    end if;
+    return v_spool;
+end
+$$;
+comment on function pgps_internal.replayed_in_turn(name, pgps_internal.spool_member, jsonb) is
+'As pgps_internal.spool_in_turn; 42501 when the right to replay was taken meanwhile';
+
 create or replace function pgps_internal.receive_spooled(caller name, args jsonb) returns text[]
 language plpgsql
 as $$
@@ -100,7 +117,7 @@ begin
         return '{}';
     end if;
     perform pgps_internal.hold_client(v_member.client_id), pgps_internal.hold('h', v_member.member_id);
-    v_spool := pgps_internal.spool_in_turn(v_member, args);
+    v_spool := pgps_internal.replayed_in_turn(caller, v_member, args);
     select m.* into v_member from pgps_internal.spool_member m where m.member_id = v_member.member_id;
     -- Marks are numbered in the turn of their member: where none is newer than the one that was read it still holds.
     if v_mark.mark_id is distinct from pg_sequence_last_value('pgps_internal.spool_mark_id_seq'::regclass) then

@@ -29,6 +29,35 @@ end
 $$;
 comment on function pgps_internal.check_limits(jsonb) is 'Raises 22023 unless the limits of a spool make sense';
 
+create or replace function pgps_internal.waiting_in(spool_id integer, out messages bigint, out bytes bigint)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type integer := pgps_internal.spool_type();
+begin
+    messages := 0;
+    bytes := 0;
+    if v_type is null then
+        return;
+    end if;
+    -- By the control queue, not by the ids: a transaction that began before the last batch may have lower ones. Its own
+    -- rows are asked for apart, for a snapshot does not tell of the transaction that takes it.
+    select count(*), coalesce(sum(a.size), 0) into messages, bytes
+    from (select distinct l.event_id, pgps_internal.size_of(l.message, l.keys, l.keywords) as size
+        from (select n.xid, n.lo, n.hi
+                from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) n
+                where n.type_id = v_type
+            union select c.xid, c.lo, c.hi from pgps_internal.control c
+                where c.xid = pg_current_xact_id_if_assigned() and c.type_id = v_type) w
+        join pgps_internal.pgps_spool_log l on l.event_id between w.lo and w.hi and l.xid = w.xid
+        where l.spool_id = waiting_in.spool_id and l.verb in ('s', 'c', 'p')) a;
+end
+$$;
+comment on function pgps_internal.waiting_in(integer) is
+'How many messages of a spool, of how many bytes, are not dispatched yet, as far as the caller can see: those of its own
+transaction, too';
+
 create or replace function pgps_internal.drop_up_to(
     spool pgps_internal.spool, state pgps_internal.spool_state, upto bigint, reason text
 ) returns pgps_internal.spool_state

@@ -67,6 +67,11 @@ begin
     -- Whoever drops the network waits for this transaction, and then sees what waits.
     select s.spool_id into v_outbox from pgps_internal.spool s where s.network_id = v_network.network_id for key share;
     if not found then
+        if exists (select from pgps_internal.network n where n.network_id = v_network.network_id) then
+            raise exception 'network "%" has no spool in which messages could wait', v_network.name
+            using errcode = '42704', hint = format('Drop it, and create it again: select pgps.drop_network(%L)',
+                quote_ident(v_network.name));
+        end if;
         -- It was dropped just now, and may have been made again.
         return pgps_internal.outbox_of(outbox_of.caller, outbox_of.spool, outbox_of.network);
     end if;

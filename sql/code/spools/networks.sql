@@ -1,7 +1,8 @@
 -- Networks: groups of brokers elsewhere, whose spools are reached through their contact points (decision 43). What is
 -- spooled for a network waits in a spool of its own, which has no name that anybody could give; each contact point gets
 -- all of it (long_haul.sql). This file has their definitions.
--- Locks: catalogue rows; who spools for a network keeps its spool (long_haul.sql).
+-- Locks: catalogue rows; who spools for a network keeps its spool (long_haul.sql); who drops one, the store (see
+-- pgps_internal.enter_store).
 -- Writes: network, network_contact, spool, spool_store.
 
 create or replace function pgps_internal.find_network(name text) returns pgps_internal.network
@@ -22,6 +23,23 @@ begin
 end
 $$;
 comment on function pgps_internal.find_network(text) is 'The network of that name; 42704 when there is none';
+
+create or replace function pgps_internal.localized(args jsonb) returns jsonb
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Common case: a path finds nothing to change.
+    if not args @? '$.messages[*].network ? (@ like_regex "^local$" flag "i" && @ != "local")' then
+        return args;
+    end if;
+    return args || jsonb_build_object('messages', (select to_jsonb(array_agg(
+            case when lower(e ->> 'network') = 'local' then e - 'network' else e end order by place))
+        from jsonb_array_elements(args -> 'messages') with ordinality m(e, place)));
+end
+$$;
+comment on function pgps_internal.localized(jsonb) is
+'Arguments of messages, some of which are for network LOCAL: names are case-folded, so that is this broker';
 
 create or replace function pgps_internal.set_contacts(network pgps_internal.network, contacts text[]) returns void
 language plpgsql
@@ -89,6 +107,8 @@ declare
     v_network pgps_internal.network;
 begin
     perform pgps_internal.require_admin(caller, 'alter networks');
+    -- Who alters it at the same time is waited for: otherwise its contact points would be some of each.
+    perform from pgps_internal.network n where n.name = pgps_internal.fold(args ->> 'name') for no key update;
     v_network := pgps_internal.find_network(args ->> 'name');
     if args ->> 'contacts' is not null then
         perform pgps_internal.set_contacts(v_network, pgps_internal.array_of(args -> 'contacts', 'contacts'));
@@ -109,7 +129,9 @@ declare
     v_network pgps_internal.network;
     v_waiting bigint;
 begin
-    perform pgps_internal.require_admin(caller, 'drop networks');
+    -- What waits is counted as of now, also while a slot of the store is copied.
+    perform pgps_internal.require_admin(caller, 'drop networks'), pgps_internal.require_read_committed(),
+        pgps_internal.enter_store();
     v_network := pgps_internal.find_network(args ->> 'name');
     -- Who is spooling for it is waited for.
     perform from pgps_internal.spool s where s.network_id = v_network.network_id for update;
@@ -119,9 +141,10 @@ begin
         using errcode = '2BP01', hint = format('Wait for them, see pgps.networks, or discard them: select '
             'pgps.drop_network(%L, cascade => true)', quote_ident(v_network.name));
     end if;
-    update pgps_internal.spool_store t set dropped = t.dropped + (select greatest(s.messages + s.discarded, 1)
-        from pgps_internal.spool o cross join lateral pgps_internal.standing_of_spool(o.spool_id) s
-        where o.network_id = v_network.network_id);
+    update pgps_internal.spool_store t set dropped = t.dropped
+        + coalesce((select greatest(s.messages + s.discarded, 1)
+            from pgps_internal.spool o cross join lateral pgps_internal.standing_of_spool(o.spool_id) s
+            where o.network_id = v_network.network_id), 1);
     delete from pgps_internal.network n where n.network_id = v_network.network_id;
     perform pg_notify('pgps_network', '');
 end
@@ -137,14 +160,13 @@ declare
     v_upto bigint;
 begin
     select s.* into v_spool from pgps_internal.spool s where s.network_id = (waiting_for.network).network_id;
+    if not found then
+        return 0;
+    end if;
     v_upto := pgps_internal.arrived_everywhere((waiting_for.network).network_id);
     return pgps_internal.count_live(v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}', v_upto + 1,
             9223372036854775807)
-        + (select count(distinct l.event_id)
-            from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) w
-            join pgps_internal.event_type t on t.type_id = w.type_id and t.name = 'pgps_spool'
-            join pgps_internal.pgps_spool_log l on l.event_id between w.lo and w.hi and l.xid = w.xid
-            where l.spool_id = v_spool.spool_id and l.verb = 's');
+        + (pgps_internal.waiting_in(v_spool.spool_id)).messages;
 end
 $$;
 comment on function pgps_internal.waiting_for(pgps_internal.network) is

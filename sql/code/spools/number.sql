@@ -8,13 +8,15 @@ create or replace function pgps_internal.number_spooled(batch_id bigint, ids int
 language plpgsql
 as $$
 declare
+    v_store pgps_internal.spool_store;
     v_state pgps_internal.spool_state;
     v_states pgps_internal.spool_state[];
 begin
     perform pgps_internal.enter_store();
-    perform pgps_internal.begin_slot(t.logged_slot), pgps_internal.begin_slot(t.unlogged_slot)
-    from pgps_internal.spool_store t;
-    v_states := pgps_internal.store_spooled(number_spooled.batch_id, number_spooled.ids);
+    -- Read once: reclaim may say meanwhile that other slots are written next, which are not begun.
+    select t.* into v_store from pgps_internal.spool_store t;
+    perform pgps_internal.begin_slot(v_store.logged_slot), pgps_internal.begin_slot(v_store.unlogged_slot);
+    v_states := pgps_internal.store_spooled(number_spooled.batch_id, number_spooled.ids, v_store);
     -- Spools that were asked for more than to keep messages, that drop their oldest, or whose messages were cancelled.
     foreach v_state in array coalesce(v_states, '{}') loop
         perform pgps_internal.apply_requests(s, v_state, number_spooled.ids)
@@ -25,8 +27,10 @@ $$;
 comment on function pgps_internal.number_spooled(bigint, int8multirange) is
 'Gives the messages of a batch their numbers, and does what else the spools were asked for';
 
-create or replace function pgps_internal.store_spooled(batch_id bigint, ids int8multirange)
-returns pgps_internal.spool_state[]
+drop function if exists pgps_internal.store_spooled(bigint, int8multirange);
+create or replace function pgps_internal.store_spooled(
+    batch_id bigint, ids int8multirange, store pgps_internal.spool_store
+) returns pgps_internal.spool_state[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -46,12 +50,11 @@ begin
         join pgps_internal.spool_standing t using (spool_id)
     ),
     numbered as materialized (
-        select case when t.persistent then p.logged_slot else p.unlogged_slot end as slot, a.*,
+        select case when t.persistent then (store).logged_slot else (store).unlogged_slot end as slot, a.*,
             case a.verb when 'p' then t.lowest - a.place else t.last_seqn + a.place end as seqn,
             pgps_internal.size_of(a.message, a.keys, a.keywords) as bytes
         from (select a.*, row_number() over (partition by a.spool_id, a.verb = 'p' order by a.event_id) as place
-            from asked a where a.verb in ('s', 'c', 'p')) a
-        join touched t using (spool_id) cross join pgps_internal.spool_store p
+            from asked a where a.verb in ('s', 'c', 'p')) a join touched t using (spool_id)
     ),
     counted as (insert into pgps_internal.spool_counted select t.spool_id from touched t where not t.is_counted),
     stored as (
@@ -85,9 +88,9 @@ begin
     return v_states;
 end
 $$;
-comment on function pgps_internal.store_spooled(bigint, int8multirange) is
-'Gives the messages of a batch their numbers and stores them, and notifies the members of the groups; writes
-the standing of spools that were asked for nothing else, and returns that of the others';
+comment on function pgps_internal.store_spooled(bigint, int8multirange, pgps_internal.spool_store) is
+'Gives the messages of a batch their numbers and stores them in the slots that are written (store), and notifies the
+members of the groups; writes the standing of spools that were asked for nothing else, and returns that of the others';
 
 create or replace function pgps_internal.apply_requests(
     spool pgps_internal.spool, state pgps_internal.spool_state, ids int8multirange

@@ -8,10 +8,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+    -- What waits first: the standing, which is read later, has what is dispatched in between.
+    v_pointer bigint := pgps_internal.asked_pointer(v_spool.spool_id);
     v_state pgps_internal.spool_state := pgps_internal.standing_of_spool(v_spool.spool_id);
-    v_pointer bigint := greatest(v_state.replay_pointer, pgps_internal.asked_pointer(v_spool.spool_id));
     v_seqn bigint := (args ->> 'seqn')::bigint;
 begin
+    v_pointer := greatest(v_state.replay_pointer, v_pointer);
     if v_seqn is null then
         raise exception 'the replay pointer is null' using errcode = '22023',
             hint = 'Give the number of the last message that was processed, see pgps.spool_getseqn.';

@@ -18,8 +18,9 @@ begin
     v_replay.first_seqn := greatest(v_state.checkpoint_pointer, v_state.lowest);
     v_replay.start := coalesce(v_state.replay_pointer, v_state.lowest - 1);
     -- Below the first when the replay pointer is before everything that is there: nothing is repeated then.
+    -- Not above what is there: a number that does not exist yet will be that of a message which is new.
     v_replay.last_seqn := case when v_state.replay_pointer is null then v_replay.start
-        else greatest(v_state.checkpoint_pointer, v_state.replay_pointer) end;
+        else least(greatest(v_state.checkpoint_pointer, v_state.replay_pointer), v_state.last_seqn) end;
     v_replay.checkpoints_upto := case when v_state.replay_pointer is null then v_state.last_seqn end;
     v_replay.pattern := pgps_internal.planned(replay_of.spool, v_state, replay_of.pattern, v_replay.first_seqn,
         v_replay.last_seqn);
@@ -34,19 +35,25 @@ $$;
 comment on function pgps_internal.replay_of(pgps_internal.spool, pgps_internal.spool_state, jsonb) is
 'What a replay with a pattern repeats, at a standing; the caller keeps the slots';
 
+drop function if exists pgps_internal.begin_replay(
+    name, pgps_internal.spool, pgps_internal.spool_state, jsonb, bigint[], bigint
+);
 create or replace function pgps_internal.begin_replay(
-    caller name, spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb, members bigint[],
-    joining bigint = null
+    caller name, spool pgps_internal.spool, pattern jsonb, members bigint[], joining bigint = null
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := nextval('pgps_internal.event_id_seq');
+    v_state pgps_internal.spool_state;
     v_replay pgps_internal.spool_replay;
 begin
+    -- In this order: when nothing waits any more the standing, which is read later, has it. A replay that waits is
+    -- waited for, too: a member begins its replays in their order, and none before one that it will have begun.
     if not exists (select from pgps_internal.asked_of((begin_replay.spool).spool_id)) then
-        v_replay := pgps_internal.replay_of(spool, state, pattern);
+        v_state := pgps_internal.standing_of_spool((begin_replay.spool).spool_id);
+        v_replay := pgps_internal.replay_of(spool, v_state, pattern);
     end if;
     if begin_replay.members <> '{}' then
         insert into pgps_internal.spool_replay (replay_id, spool_id, members, pattern, first_seqn, last_seqn, start,
@@ -59,14 +66,12 @@ begin
     if begin_replay.joining is not null then
         perform pgps_internal.write_mark(pgps_internal.begun(pgps_internal.mark_of(joining), joining, v_id));
     end if;
-    return case when v_replay.first_seqn is null then pgps_internal.expected_of(spool, state, pattern)
-        else pgps_internal.count_live(spool, state, v_replay.pattern, v_replay.first_seqn, v_replay.last_seqn, true)
+    return case when v_replay.first_seqn is null then pgps_internal.expected_of(spool, pattern)
+        else pgps_internal.count_live(spool, v_state, v_replay.pattern, v_replay.first_seqn, v_replay.last_seqn, true)
         end;
 end
 $$;
-comment on function pgps_internal.begin_replay(
-    name, pgps_internal.spool, pgps_internal.spool_state, jsonb, bigint[], bigint
-) is
+comment on function pgps_internal.begin_replay(name, pgps_internal.spool, jsonb, bigint[], bigint) is
 'Gives members a replay, and returns how many messages it repeats; what the spool was asked for before takes effect
 first, at dispatch. joining: a member, whose turn the caller has, that begins with it at once. The caller keeps the
 slots';
@@ -108,32 +113,38 @@ create or replace function pgps_internal.next_replay(spool_id integer, mark pgps
 language plpgsql stable
 as $$
 begin
-    return (select min(r.replay_id) from pgps_internal.spool_replay r
+    -- Not one behind another that waits for dispatch: that would count as seen.
+    return (select case when r.first_seqn is not null then r.replay_id end from pgps_internal.spool_replay r
         where r.spool_id = next_replay.spool_id and r.replay_id > (next_replay.mark).seen
-            and (next_replay.mark).member_id = any (r.members) and r.first_seqn is not null);
+            and (next_replay.mark).member_id = any (r.members)
+        order by r.replay_id limit 1);
 end
 $$;
 comment on function pgps_internal.next_replay(integer, pgps_internal.spool_mark) is
 'The replay that a member has to begin when it is through with the one it is in; null when there is none';
 
-create or replace function pgps_internal.expected_of(
-    spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb
-) returns bigint
+drop function if exists pgps_internal.expected_of(pgps_internal.spool, pgps_internal.spool_state, jsonb);
+create or replace function pgps_internal.expected_of(spool pgps_internal.spool, pattern jsonb) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_state pgps_internal.spool_state := expected_of.state;
+    v_pointer bigint := pgps_internal.asked_pointer((expected_of.spool).spool_id);
+    v_state pgps_internal.spool_state;
     v_moved pgps_internal.spool_request;
+    v_is_moved boolean;
     v_replay pgps_internal.spool_replay;
     v_found bigint := 0;
 begin
-    v_state.replay_pointer := greatest(v_state.replay_pointer, pgps_internal.asked_pointer(v_state.spool_id));
-    select a.* into v_moved from pgps_internal.asked_of(v_state.spool_id) a where a.verb in ('k', 'c', 'p')
-    order by a.id desc limit 1;
+    select a.* into v_moved from pgps_internal.asked_of((expected_of.spool).spool_id) a
+    where a.verb in ('k', 'c', 'p') order by a.id desc limit 1;
+    v_is_moved := found;
+    -- Afterwards: it has what was dispatched in between.
+    v_state := pgps_internal.standing_of_spool((expected_of.spool).spool_id);
+    v_state.replay_pointer := greatest(v_state.replay_pointer, v_pointer);
     if v_moved.verb = 'k' then
         v_state.checkpoint_pointer := v_moved.value;
-    elsif found and v_state.replay_pointer is not null then
+    elsif v_is_moved and v_state.replay_pointer is not null then
         -- The checkpoint has no number yet.
         execute 'select count(*) from (select $2 as seqn, l.keys, l.keywords, l.sender, l.spooler, l.spooled_at
             from pgps_internal.pgps_spool_log l where l.event_id = $1) m where true'
@@ -150,7 +161,7 @@ begin
         + pgps_internal.count_live(spool, v_state, v_replay.pattern, v_replay.first_seqn, v_replay.last_seqn, true);
 end
 $$;
-comment on function pgps_internal.expected_of(pgps_internal.spool, pgps_internal.spool_state, jsonb) is
+comment on function pgps_internal.expected_of(pgps_internal.spool, jsonb) is
 'How many messages a replay will repeat when what the spool was asked for has taken effect, discards by a pattern
 aside';
 
@@ -191,19 +202,27 @@ as $$
 declare
     v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
     v_pattern jsonb := pgps_internal.read_pattern(args -> 'pattern');
+    v_turn integer := v_spool.spool_id;
     v_members bigint[];
 begin
     perform pgps_internal.require_read_committed();
-    -- In turn, so that no replay becomes visible after one with a higher id. Members are not waited for.
-    perform pgps_internal.hold('y', v_spool.spool_id);
+    loop
+        -- In turn, so that no replay becomes visible after one with a higher id. Members are not waited for.
+        perform pgps_internal.hold('y', v_turn);
+        -- The right may have been taken meanwhile, and the spool dropped and made again.
+        v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+        exit when v_spool.spool_id = v_turn;
+        v_turn := v_spool.spool_id;
+    end loop;
+    -- Who is present is asked as of now, not as of the first time that this transaction has asked.
+    perform pg_stat_clear_snapshot();
     v_members := array(select m.member_id from pgps_internal.spool_member m
         where m.spool_id = v_spool.spool_id and pgps_internal.is_present(m));
     perform pgps_internal.enter_store();
     if v_members <> '{}' then
         perform pg_notify('pgps_spool_' || v_spool.spool_id, '');
     end if;
-    return pgps_internal.begin_replay(caller, v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), v_pattern,
-        v_members);
+    return pgps_internal.begin_replay(caller, v_spool, v_pattern, v_members);
 end
 $$;
 comment on function pgps_internal.do_spool_replay(name, jsonb) is 'See pgps.spool_replay';

@@ -71,12 +71,17 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
+    v_from xid8;
 begin
+    -- What was set aside may be of any age.
+    select x into v_from from pgps_internal.set_aside s cross join lateral unnest(s.xids) x
+    where s.batch_id is null order by x limit 1;
+    v_from := least(v_from, pg_snapshot_xmin(v_last.previous));
     return query select l.event_id, l.verb, l.value, l.pattern from pgps_internal.pgps_spool_log l
-    where l.spool_id = asked_of.spool_id and l.verb <> 's' and l.verb in ('r', 'k', 'd', 'c', 'p')
+    where l.spool_id = asked_of.spool_id and l.verb <> 's' and l.verb in ('r', 'k', 'd', 'c', 'p', 'y')
         and not exists (select from pgps_internal.spool_cancelled c where c.id = l.event_id)
-        and (v_last.batch_id is null or l.xid >= pg_snapshot_xmin(v_last.previous)
-            and not pgps_internal.is_dispatched(l.xid, l.event_id, v_last));
+        and (v_last.batch_id is null or l.xid >= v_from
+            and not pgps_internal.is_past(l.xid, l.event_id, v_last));
 end
 $$;
 comment on function pgps_internal.asked_of(integer) is
@@ -130,7 +135,14 @@ begin
         raise exception 'key "%" is not a number: %', v_unknown, v_keys -> v_unknown using errcode = '22023',
             hint = 'Keys are numeric; use keywords for texts.';
     end if;
-    perform pgps_internal.array_of(item -> 'keywords', 'keywords'), pgps_internal.check_extent(item);
+    perform pgps_internal.array_of(item -> 'keywords', 'keywords'), pgps_internal.check_extent(item),
+        pgps_internal.check_text(item ->> 'expires', 'timestamptz', 'expires', '2026-01-31 12:00+00');
+    select k into v_unknown from unnest('{sender,network}'::text[]) k
+    where jsonb_typeof(item -> k) not in ('string', 'null') limit 1;
+    if v_unknown is not null then
+        raise exception 'invalid % %', v_unknown, item -> v_unknown using errcode = '22023',
+            hint = 'Give its name as a text.';
+    end if;
     if coalesce(item ->> 'ordering', 'cbcast') not in ('fbcast', 'cbcast', 'abcast', 'gbcast') then
         raise exception 'invalid ordering "%"', item ->> 'ordering' using errcode = '22023',
             hint = 'Use fbcast, cbcast, abcast or gbcast.';
@@ -167,24 +179,20 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_state record;
     v_messages bigint;
     v_bytes bigint;
 begin
-    select t.* into v_state from pgps_internal.spool_standing t where t.spool_id = (check_room.spool).spool_id;
-    -- What is not dispatched yet counts, as far as the caller can see it. Ids above those of the last batch are found
-    -- by the index of the log.
-    select count(*), coalesce(sum(pgps_internal.size_of(l.message, l.keys, l.keywords)), 0) into v_messages, v_bytes
-    from pgps_internal.pgps_spool_log l
-    where l.event_id > coalesce((pgps_internal.last_batch()).max_hi, 0) and l.spool_id = (check_room.spool).spool_id
-        and l.verb in ('s', 'c', 'p');
-    if v_state.messages + v_messages + check_room.messages > (check_room.spool).max_messages then
-        raise exception 'spool "%" is full: % messages of %', (check_room.spool).name, v_state.messages + v_messages,
+    -- What is not dispatched yet counts, as far as the caller can see it. One statement: no dispatch comes in between.
+    select t.messages + w.messages, t.bytes + w.bytes into v_messages, v_bytes
+    from pgps_internal.spool_standing t cross join lateral pgps_internal.waiting_in(t.spool_id) w
+    where t.spool_id = (check_room.spool).spool_id;
+    if v_messages + check_room.messages > (check_room.spool).max_messages then
+        raise exception 'spool "%" is full: % messages of %', (check_room.spool).name, v_messages,
             (check_room.spool).max_messages
         using errcode = '54000', hint = format('Discard what was replayed (pgps.spool_discard), or: select '
             'pgps.spool_advise(%L, max_messages => …)', quote_ident((check_room.spool).name));
-    elsif v_state.bytes + v_bytes + check_room.bytes > (check_room.spool).max_bytes then
-        raise exception 'spool "%" is full: % bytes of %', (check_room.spool).name, v_state.bytes + v_bytes,
+    elsif v_bytes + check_room.bytes > (check_room.spool).max_bytes then
+        raise exception 'spool "%" is full: % bytes of %', (check_room.spool).name, v_bytes,
             (check_room.spool).max_bytes
         using errcode = '54000', hint = format('Discard what was replayed (pgps.spool_discard), or: select '
             'pgps.spool_advise(%L, max_bytes => …)', quote_ident((check_room.spool).name));
@@ -247,7 +255,7 @@ declare
     v_spool pgps_internal.spool;
     v_verb text := coalesce(args ->> 'verb', 's');
     v_items jsonb := args -> 'messages';
-    v_bad jsonb;
+    v_is_bad boolean;
     v_senders text[];
     v_networks text[];
     v_is_here boolean;
@@ -258,12 +266,12 @@ begin
         raise exception 'the messages are %', coalesce('a JSON ' || jsonb_typeof(v_items), 'missing')
         using errcode = '22023', hint = 'Give a JSON array of objects.';
     end if;
-    -- One pass finds a message that is not in order; what is wrong with it is found out afterwards.
-    select (array_agg(e) filter (where not pgps_internal.is_message(e)))[1],
+    -- One pass finds messages that are not in order; what is wrong with them is found out afterwards.
+    select bool_or(not pgps_internal.is_message(e)),
         array_agg(distinct e ->> 'sender') filter (where e ->> 'sender' <> caller),
         array_agg(distinct e ->> 'network') filter (where e ->> 'network' <> 'local'),
         coalesce(bool_or(coalesce(e ->> 'network', 'local') = 'local'), true)
-    into v_bad, v_senders, v_networks, v_is_here from jsonb_array_elements(v_items) e;
+    into v_is_bad, v_senders, v_networks, v_is_here from jsonb_array_elements(v_items) e;
     if v_is_here then
         v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'spool');
     end if;
@@ -271,9 +279,11 @@ begin
         v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
         v_pattern := pgps_internal.read_pattern(args -> 'discard');
     end if;
-    perform pgps_internal.check_message(v_bad) where v_bad is not null;
+    perform pgps_internal.check_message(e) from jsonb_array_elements(v_items) e
+    where v_is_bad and not pgps_internal.is_message(e);
     perform pgps_internal.check_senders(caller, v_senders) where v_senders is not null;
-    if v_verb = 's' and coalesce(v_spool.max_messages, v_spool.max_bytes) is not null then
+    if coalesce(v_spool.max_messages, v_spool.max_bytes) is not null
+        and (v_verb = 's' or v_spool.on_limit = 'drop_oldest') then
         perform pgps_internal.check_room_for(v_spool, v_items);
     end if;
     if v_networks is not null then
@@ -283,7 +293,7 @@ begin
     with made as (
         insert into pgps_internal.pgps_spool_log (spool_id, verb, entry, message, keys, keywords, expires, sender,
             spooler, spooled_at, pattern)
-        select coalesce((e ->> 'outbox')::integer, v_spool.spool_id), v_verb, (e ->> 'entry')::integer, e -> 'message',
+        select coalesce((e ->> 'outbox')::integer, v_spool.spool_id), v_verb, (e ->> 'entry')::numeric, e -> 'message',
             nullif(nullif(e -> 'keys', 'null'), '{}'),
             case when jsonb_typeof(e -> 'keywords') = 'array'
                 then pgps_internal.array_of(e -> 'keywords', 'keywords') end,
@@ -345,9 +355,17 @@ as $$
         and case coalesce(jsonb_typeof(item -> 'keywords'), 'null') when 'null' then true
             when 'array' then not (item -> 'keywords') @? 'strict $[*] ? (@.type() != "string")'
             else false end
-        and case when pg_column_size(item) <= 16000
-            or coalesce(pg_column_size(item -> 'keywords') <= 1000000, true) and pgps._is_readable(item -> 'message')
+        and case when pg_column_size(item) <= 8000 then pgps._has_short_numbers(item -> 'message')
+            when not pgps._is_shallow(item -> 'message') then false
+            when pg_column_size(item) <= 16000
+                or coalesce(pg_column_size(item -> 'keywords') <= 1000000, true)
+                    and pgps._is_readable(item -> 'message')
             then pgps._has_short_numbers(item -> 'message') end
+        and coalesce(jsonb_typeof(item -> 'sender'), 'null') in ('string', 'null')
+        and coalesce(jsonb_typeof(item -> 'network'), 'null') in ('string', 'null')
+        -- Of other times only a cast says: check_message asks.
+        and coalesce(item ->> 'expires' ~ ('^[1-9]\d{3}-(0[1-9]|1[0-2])-([01][1-9]|10|2[0-8])T([01]\d|2[0-3]):[0-5]\d'
+            || ':[0-5]\d(\.\d{1,6})?(Z|[+-](0\d|1[0-4])(:[0-5]\d)?)$'), true)
         and coalesce(item ->> 'ordering', 'cbcast') in ('fbcast', 'cbcast', 'abcast', 'gbcast'), false)
 $$;
 comment on function pgps_internal.is_message(jsonb) is

@@ -51,7 +51,8 @@ as $write$
         where s.is_plain and n.message is not null and n.entry >= 0
             and case when s.owner = o.publisher then true when o.publisher = any (s.spoolers) then true
                 else pgps._uses_role(current_user, s.owner || s.spoolers) end
-            and case when pg_column_size(n.message #> '{}') <= 16000 or pgps._is_readable(n.message)
+            and case when pg_column_size(n.message #> '{}') <= 8000
+                    or pgps._is_shallow(n.message) and pgps._is_readable(n.message)
                 then pgps._has_short_numbers(n.message) end
             -- One to nine numbers; other keys may still be in order (see pgps_internal.are_keys, also for strict).
             and (n.keys is null or pg_column_size(n.keys #> '{}') <= 2000 and pgps._has_short_numbers(n.keys)

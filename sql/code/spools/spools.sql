@@ -3,7 +3,7 @@
 -- and go into the store (number.sql).
 -- Locks: share row exclusive on the table of spools while the first is made, and while their event type is dropped. A
 -- spool that is dropped: its row, and the one about the store.
--- Writes: pgps_entry.spool_calls, spool, spool_counted, spool_store, turn.
+-- Writes: network, pgps_entry.spool_calls, spool, spool_counted, spool_store, turn.
 
 create or replace function pgps._uses_role(caller name, roles regrole[]) returns boolean
 language plpgsql stable
@@ -186,12 +186,15 @@ begin
         perform pgps_internal.close_spooling();
         delete from pgps_internal.spool_counted;
         delete from pgps_internal.spool;
+        -- A network without the spool in which its messages wait could neither be used nor made again.
+        delete from pgps_internal.network;
+        perform pg_notify('pgps_network', '');
         update pgps_internal.spool_store t set dropped = t.dropped + 1;
     end if;
 end
 $$;
 comment on function pgps_internal.drop_spools_of(pgps_internal.event_type) is
-'Drops all spools when the event type of what they are asked for is dropped';
+'Drops all spools, and all networks, when the event type of what they are asked for is dropped';
 
 create or replace function pgps_internal.grantee(role text) returns oid
 language plpgsql stable
@@ -272,7 +275,8 @@ set plan_cache_mode = force_generic_plan
 as $$
 begin
     case new.verb
-        when 'spool' then new.result := to_jsonb(pgps_internal.do_spool(new.caller, new.args));
+        when 'spool' then new.result := to_jsonb(pgps_internal.do_spool(new.caller,
+            pgps_internal.localized(new.args)));
         when 'receive_spooled' then new.spooled := pgps_internal.receive_spooled(new.caller, new.args);
         when 'ack_spooled' then new.result := to_jsonb(pgps_internal.ack_spooled(new.caller, new.args));
         else
