@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.fix_broker import call, column, make_type, meanwhile, publish, refused, rows, take, value
+from tests.fix_broker import call, make_type, meanwhile, publish, refused, rows, take, value
 from tests.fix_db import Connect
 from tests.sql.match.lane_steps import cut, make_filter, run_lanes, take_only
 
@@ -185,16 +185,3 @@ def test_who_subscribes_while_the_lane_is_behind_gets_no_exceptions_from_before(
     make_filter(broker)
     call(broker, "retry_exception", "tick")
     assert [sorted(take_only(broker, who)) for who in ("before", "after")] == [[1, 2], []]
-
-
-@pytest.mark.parametrize("verb", ["seek", "subscribe"])
-def test_an_event_that_is_not_dispatched_yet_is_where_one_may_begin(broker: psycopg.Connection, verb: str) -> None:
-    if verb == "seek":
-        call(broker, "subscribe", "s", "tick")
-    publish(broker, "tick", 1, 2, 3)
-    event = str(column(broker, "select event_id from pgps_internal.tick_log order by event_id")[1])
-    if verb == "seek":
-        call(broker, "seek", "s", event)
-    else:
-        call(broker, "subscribe", "s", "tick", start=event)
-    assert take(broker, "s") == [2, 3]

@@ -201,11 +201,6 @@ begin
         v_skip := coalesce((select range_agg(r) from pgps_internal.batch_type b,
             unnest(b.ids * int8multirange(int8range(null, join_past.from_event))) r
             where b.batch_id = v_batch and b.type_id = (join_past.event_type).type_id), '{}');
-        -- What is committed and comes with the same batch, before it.
-        if v_batch > coalesce((v_last).batch_id, 0) then
-            v_skip := pgps_internal.waiting_ids(join_past.event_type, v_last)
-                * int8multirange(int8range(null, join_past.from_event));
-        end if;
     end if;
     perform pgps_internal.restore_audited(join_past.event_type, v_batch, join_past.from_event);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
