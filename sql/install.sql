@@ -59,6 +59,7 @@
 \ir schema/0062_drain_heard.sql
 \ir schema/0063_lane_parts.sql
 \ir schema/0064_direct_looked.sql
+\ir schema/0065_network_marks.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -312,6 +313,7 @@
 \ir code/spools/acknowledge.sql
 \ir code/spools/origins.sql
 \ir code/spools/arrived.sql
+\ir code/spools/reached.sql
 \ir code/spools/long_haul.sql
 \ir code/spools/networks.sql
 \ir code/spools/spool_one.sql

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 
 from pgps.embedded import EmbeddedCluster, find_binaries, process
-from tests.fix_broker import call, rows
+from tests.fix_broker import call, rows, value
 from tests.fix_db import wait_until
 from tests.fix_server import TEMPLATE
 from tests.fix_spools import Member, Spool
@@ -181,3 +181,25 @@ def test_what_a_contact_point_holds_its_standby_takes_over(
         assert checker.standing("replay_pointer", "checkpoint_pointer") == (15, _PART + 1)
         member = Member(there, checker, "m", replay=True)
         assert member.take(1000) == [["as of 15"], "|", *range(20, 3 * _PART)]
+        # The next checkpoint notes in which timeline the server is.
+        rows(there, "checkpoint")
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        # The manager begins anew.
+        rows(connection, "select pg_terminate_backend(manager) from pgps.network_contacts where manager is not null")
+    spool(own_database, 3 * _PART)
+    with psycopg.connect(standby.dsn(), autocommit=True) as there:
+        checker = Spool(there, "checker")
+        wait_until(lambda: len(held()) == 4 * _PART - 15, what="it goes on after a checkpoint")
+        assert value(there, "select pgps.link_identity() ->> 'state'") == "active"
+
+
+def test_a_contact_point_of_an_older_release_says_no_more_than_a_number(
+    own_cluster: EmbeddedCluster, own_database: str, workers: Workers
+) -> None:
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as there:
+        rows(there, "drop function pgps.network_reached(jsonb)")
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        call(connection, "create_network", "sweden", [own_cluster.dsn()])
+    workers(own_database)
+    spool(own_database, 0)
+    wait_until(lambda: arrived(own_cluster.dsn()) == list(range(_PART)), what="the messages arrive")

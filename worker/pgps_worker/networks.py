@@ -153,7 +153,15 @@ class Line:
 
     async def _carry(self, here: Connection, there: Connection, ear: Ear) -> None:
         """Begin behind what the contact point has, and go on while both ends live."""
-        batch, _ = await self._next(here, None)
+        batch, _ = await self._next(here)
+        try:
+            reached = str(await _value(there, "select pgps.network_reached(%s::jsonb)::text", [batch]))
+        except psycopg.errors.UndefinedFunction:
+            # An older release, which says no more than a number.
+            if not await _value(there, "select to_regproc('pgps.network_take') is not null"):
+                raise
+        else:
+            batch, _ = await self._next(here, reached=reached)
         upto = await self._take(there, batch)
         await self._note("up")
         log.info("network %s: up", self.contact.network)
@@ -166,16 +174,16 @@ class Line:
             # Not before: a connection that breaks again at the same place is made again later and later.
             self.was_up = True
 
-    async def _next(self, here: Connection, upto: int | None) -> tuple[str, bool]:
+    async def _next(self, here: Connection, upto: int | None = None, reached: str | None = None) -> tuple[str, bool]:
         """Return the next batch, and whether there are messages in it.
 
         It goes on as the text that it is: Python would round numbers, and take none of more than 4300 digits.
         """
         query: LiteralString = """
             select n.batch::text, coalesce(jsonb_typeof(n.batch -> 'messages') = 'array', false)
-            from pgps.network_next(%s, %s) n(batch)
+            from pgps.network_next(%s, %s, reached => %s::jsonb) n(batch)
         """
-        row = await (await here.execute(query, [self.contact.number, upto])).fetchone()
+        row = await (await here.execute(query, [self.contact.number, upto, reached])).fetchone()
         assert row is not None
         return str(row[0]), bool(row[1])
 

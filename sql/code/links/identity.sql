@@ -10,6 +10,30 @@ as $$ select format('%s/%s', pgps_internal.incarnation(), (select c.timeline_id 
 comment on function pgps_internal.link_incarnation() is
 'The incarnation of this database: system identifier, database oid, timeline; a restored or cloned one has another';
 
+create or replace function pgps_internal.is_this_database(incarnation text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select (string_to_array(is_this_database.incarnation, '/'))[:2] = string_to_array(pgps_internal.incarnation(), '/')
+$$;
+comment on function pgps_internal.is_this_database(text) is
+'Whether what was a link''s incarnation is this server and database, in whatever timeline';
+
+create or replace function pgps_internal.goes_on(incarnation text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- A standby that was promoted has a timeline of its own, as what was recovered to a point in time has; that one has
+    -- been told to which. What an asynchronous standby lacked, or a put-back server, the neighbours notice.
+    select goes_on.incarnation = pgps_internal.link_incarnation()
+        or pgps_internal.is_this_database(goes_on.incarnation)
+            and concat(current_setting('recovery_target'), current_setting('recovery_target_name'),
+                current_setting('recovery_target_time'), current_setting('recovery_target_xid'),
+                current_setting('recovery_target_lsn')) = ''
+$$;
+comment on function pgps_internal.goes_on(text) is
+'Whether this is still the database in which links were last started or resumed, or its promoted standby';
+
 create or replace function pgps_internal.me() returns pgps_internal.broker
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -27,7 +51,7 @@ begin
             values (v_me.broker_id, v_me.epoch, pgps_internal.broker_name(), true)
         on conflict do nothing;
     end if;
-    if v_me.incarnation <> pgps_internal.link_incarnation() then
+    if not pgps_internal.goes_on(v_me.incarnation) then
         v_me.state := 'restored';
     end if;
     return v_me;
@@ -35,7 +59,7 @@ end
 $$;
 comment on function pgps_internal.me() is
 'This broker, entered when first asked for. state: restored when its incarnation is not the one in which links were last
-started or resumed';
+started or resumed, nor that of a standby of it that was promoted';
 
 create or replace function pgps_internal.self_origin() returns integer
 language plpgsql stable
@@ -112,7 +136,7 @@ begin
     v_me := pgps_internal.me();
     return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'state', v_me.state, 'name',
         pgps_internal.broker_name(), 'is_put_back', v_me.state <> 'active'
-            and v_me.incarnation = pgps_internal.link_incarnation(), 'protocol', 1, 'audits', true,
+            and pgps_internal.is_this_database(v_me.incarnation), 'protocol', 1, 'audits', true,
         'recounts', true, 'detects', true,
         'version', pgps.version(), 'collation',
             -- Before version 17 of the server datlocale was daticulocale.

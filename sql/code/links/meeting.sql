@@ -22,9 +22,9 @@ begin
         raise exception 'invalid name of a broker "%"', left(coalesce(check_peer.peer ->> 'name', 'null'), 100)
         using errcode = '22023', hint = 'A name has 1 to 63 bytes and no control characters.';
     elsif v_restored is not null then
-        -- With the same incarnation the files of the server were put back, and there is no other one that lives on.
+        -- In the same database the files of the server were put back, and there is no other one that lives on.
         v_is_put_back := case when (check_peer.me).state <> 'active'
-            then (check_peer.me).incarnation = pgps_internal.link_incarnation()
+            then pgps_internal.is_this_database((check_peer.me).incarnation)
             else coalesce((check_peer.peer ->> 'is_put_back')::boolean, false) end;
         raise exception 'broker "%" was restored%', v_restored, case when v_is_put_back then '' else ' or cloned' end
         using errcode = '55000', hint = case

@@ -62,6 +62,7 @@ begin
         select 0, 0, '', o.origin_id, -1, x.upto, x.upto
         from pgps_internal.origin o cross join lateral (select coalesce(o.to_batch, v_last) as upto) x
         where o.is_self and x.upto > 0 order by o.epoch;
+        perform pgps_internal.leave_to_original(v_last);
         v_last := greatest(v_last, pgps_internal.last_packed());
     end if;
     update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self
@@ -101,7 +102,8 @@ end;
 comment on function pgps.resume_links(text) is
 'Resumes the links of a broker that was restored or cloned. as: restored = it takes the place of the original, which is
 gone, in a new epoch; clone = the original is still in use, and this becomes a broker of its own. Neighbours are told
-again what is wanted; events behind their horizon that are still here are sent again. Needs pgps_admin. Errors: 22023,
+again what is wanted; events behind their horizon that are still here are sent again. What waits for networks a restored
+broker sends, unless it has arrived, and a clone does not. Needs pgps_admin. Errors: 22023,
 42501.';
 
 revoke all on function pgps.resume_links(text) from public;

@@ -26,8 +26,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('insert into pgps_internal.network_mark (line, handed, upto, marked_at)
-        select o.line, o.handed, o.upto, o.marked_at from %s o
+    execute format('insert into pgps_internal.network_mark (line, handed, upto, marked_at, mark)
+        select o.line, o.handed, o.upto, o.marked_at, o.mark from %s o
         where not exists (select from pgps_internal.network_mark n where n.line = o.line and n.mark_id > o.mark_id)
             and (o.line < 0 or exists (select from pgps_internal.network_contact c where c.contact_id = o.line))
         order by o.mark_id', carry_over_networks.segment);
@@ -107,7 +107,7 @@ begin
     perform pgps_internal.require_worker(caller, 'serve networks');
     if (pgps_internal.me()).state = 'restored' then
         raise exception 'this broker was restored from a backup, or copied' using errcode = '55000',
-            hint = 'Say which: select pgps.resume_links(''restored''), or ''copy''.';
+            hint = 'Say which: select pgps.resume_links(''restored''), or ''clone''.';
     end if;
     update pgps_internal.network_contact c set holder = v_holder, pid = pg_backend_pid()
     where c.contact_id = (args ->> 'contact')::bigint and (c.holder is null or c.holder = v_holder
@@ -156,36 +156,6 @@ $$;
 comment on function pgps_internal.read_outbox(pgps_internal.spool, pgps_internal.spool_state, bigint, integer) is
 'The next messages for a network after a number, and the number of the last of them; nulls when there is nothing';
 
-create or replace function pgps_internal.check_claim(
-    contact pgps_internal.network_contact, mark pgps_internal.network_mark, state pgps_internal.spool_state, upto bigint
-) returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_handed bigint;
-begin
-    -- A contact point that is known under a new connection string, too, may have what it was handed under another one.
-    if coalesce((check_claim.mark).handed, 0) = 0 then
-        v_handed := coalesce((check_claim.state).last_seqn, 0);
-    else
-        select max(k.handed) into v_handed
-        from pgps_internal.network_contact c cross join lateral pgps_internal.network_mark_of(c.contact_id) k
-        where c.network_id = (check_claim.contact).network_id;
-    end if;
-    if check_claim.upto > v_handed then
-        raise exception 'contact point % has everything up to number %, as it says, and was handed nothing behind %',
-            (check_claim.contact).place, check_claim.upto, v_handed
-        using errcode = '55000', hint = 'If this broker was put back to an older state: select '
-            'pgps.resume_links(''restored''). If not, leave that contact point out: '
-            'pgps.alter_network(name, contacts).';
-    end if;
-end
-$$;
-comment on function pgps_internal.check_claim(pgps_internal.network_contact, pgps_internal.network_mark,
-    pgps_internal.spool_state, bigint) is
-'Raises 55000 when a contact point says that it has what it was never handed: what waits would be discarded for that';
-
 create or replace function pgps_internal.do_network_next(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -200,6 +170,7 @@ declare
     v_after bigint := (args ->> 'upto')::bigint;
     v_upto bigint;
     v_messages jsonb;
+    v_said text;
 begin
     perform pgps_internal.require_worker(caller, 'serve networks'), pgps_internal.require_read_committed();
     select c.* into v_contact from pgps_internal.network_contact c where c.contact_id = (args ->> 'contact')::bigint;
@@ -211,23 +182,31 @@ begin
     select n.* into v_network from pgps_internal.network n where n.network_id = v_contact.network_id;
     select s.* into v_spool from pgps_internal.spool s where s.network_id = v_network.network_id;
     v_mark := pgps_internal.network_mark_of(v_contact.contact_id);
-    v_after := coalesce(v_after, v_mark.upto, 0);
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
-    perform pgps_internal.check_claim(v_contact, v_mark, v_state, v_after);
-    if v_state.last_seqn > v_after and v_state.messages > 0 and args ->> 'upto' is not null then
+    if jsonb_typeof(args -> 'reached') = 'object' then
+        v_after := pgps_internal.begin_behind(v_contact, v_spool, v_mark, v_state, args -> 'reached');
+    else
+        v_after := coalesce(v_after, v_mark.upto, 0);
+        perform pgps_internal.check_claim(v_contact, v_mark, v_state, v_after);
+    end if;
+    if v_state.last_seqn > v_after and v_state.messages > 0
+        and coalesce(args ->> 'upto', args ->> 'reached') is not null then
         perform pgps_internal.hold_network(v_network.network_id);
         v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
         select r.upto, r.messages into v_upto, v_messages
         from pgps_internal.read_outbox(v_spool, v_state, v_after, (args ->> 'max_messages')::integer) r;
+        v_said := pgps_internal.mark_of_spooled(v_spool.spool_id, v_upto);
     end if;
     if v_after is distinct from v_mark.upto or v_upto > v_mark.handed then
-        insert into pgps_internal.network_mark (line, handed, upto)
-        values (v_contact.contact_id, greatest(v_mark.handed, v_upto, v_after), v_after);
+        insert into pgps_internal.network_mark (line, handed, upto, mark)
+        values (v_contact.contact_id, greatest(v_mark.handed, v_upto, v_after), v_after,
+            case when v_upto >= coalesce(v_mark.handed, 0) then v_said else v_mark.mark end);
     end if;
     perform pgps_internal.forget_arrived(caller, v_spool, v_state, v_upto is null);
     return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'name', pgps_internal.broker_name(),
         'network', v_network.name, 'network_id', v_network.network_id, 'after', v_after,
-        'upto', coalesce(v_upto, v_after), 'messages', v_messages);
+        'upto', coalesce(v_upto, v_after), 'messages', v_messages, 'mark', v_said,
+        'from', args -> 'reached' -> 'upto');
 end
 $$;
 comment on function pgps_internal.do_network_next(name, jsonb) is 'See pgps.network_next';
@@ -277,24 +256,15 @@ declare
     v_upto bigint;
 begin
     perform pgps_internal.require_link_role(caller, 'spool for networks'), pgps_internal.require_read_committed();
-    if (pgps_internal.me()).state = 'restored' then
-        raise exception 'broker "%" was restored from a backup, or copied', pgps_internal.broker_name()
-        using errcode = '55000', hint = 'Say which, over there: select pgps.resume_links(''restored''), or ''copy''.';
-    end if;
-    if not coalesce(jsonb_typeof(args -> 'messages') in ('array', 'null') and args ->> 'broker' ~ '^[0-9a-f-]{36}$'
-            and args ? 'name' and args ? 'network' and (select bool_and(jsonb_typeof(args -> field) = 'number')
-                from unnest('{network_id,epoch,after,upto}'::text[]) field), false) then
-        raise exception 'this is no batch of a network''s messages: %', left(args::text, 100)
-        using errcode = '22023', hint = 'Pass what pgps.network_next(contact, upto) returned at the other broker.';
-    end if;
+    perform pgps_internal.check_batch_of_network(args);
     v_origin := pgps_internal.enter_origin(caller, args);
     v_upto := (pgps_internal.network_mark_of(-v_origin.origin_id)).upto;
     if v_upto <> (args ->> 'after')::bigint or (args ->> 'upto')::bigint <= v_upto then
         return v_upto;
     end if;
     perform pgps_internal.check_arrived(args -> 'messages'), pgps_internal.spool_arrived(caller, args -> 'messages');
-    insert into pgps_internal.network_mark (line, handed, upto)
-    values (-v_origin.origin_id, (args ->> 'upto')::bigint, (args ->> 'upto')::bigint);
+    insert into pgps_internal.network_mark (line, handed, upto, mark)
+    values (-v_origin.origin_id, (args ->> 'upto')::bigint, (args ->> 'upto')::bigint, args ->> 'mark');
     return (args ->> 'upto')::bigint;
 end
 $$;
@@ -318,17 +288,20 @@ comment on function pgps.network_open(bigint) is
 'Makes this session the manager of the connection to a contact point, until it ends; false while another session is, or
 when there is no such contact point. Needs pgps_worker or pgps_admin. Errors: 42501, 55000 this broker was restored.';
 
-create or replace function pgps.network_next(contact bigint, upto bigint = null, max_messages integer = 1000)
-returns jsonb
+drop function if exists pgps.network_next(bigint, bigint, integer);
+create or replace function pgps.network_next(
+    contact bigint, upto bigint = null, max_messages integer = 1000, reached jsonb = null
+) returns jsonb
 language sql
 begin atomic
     select pgps._call('network_next', jsonb_build_object('contact', network_next.contact, 'upto', network_next.upto,
-        'max_messages', network_next.max_messages));
+        'max_messages', network_next.max_messages, 'reached', network_next.reached));
 end;
-comment on function pgps.network_next(bigint, bigint, integer) is
+comment on function pgps.network_next(bigint, bigint, integer, jsonb) is
 'Notes that a contact point has everything up to the number upto, and returns what comes next, for pgps.network_take
-there; without upto: up to which number it had everything, and no messages. Needs pgps_worker or pgps_admin. Errors:
-42501, 55000 this session is not the manager, or the contact point was never handed that, 25001.';
+there; without upto: up to which number it had everything, and no messages. reached: where a connection begins, what
+pgps.network_reached returned there, in place of upto. Needs pgps_worker or pgps_admin. Errors: 42501, 55000 this
+session is not the manager, or the contact point has what it was never handed, 25001.';
 
 create or replace function pgps.network_take(batch jsonb) returns bigint
 language sql
@@ -352,8 +325,10 @@ end;
 comment on function pgps.note_contact(bigint, text, text, text) is
 'Records how the connection to a contact point is, for pgps.networks. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
-revoke all on function pgps.serve_networks(), pgps.network_open(bigint), pgps.network_next(bigint, bigint, integer),
-    pgps.network_take(jsonb), pgps.note_contact(bigint, text, text, text) from public;
+revoke all on function pgps.serve_networks(), pgps.network_open(bigint),
+    pgps.network_next(bigint, bigint, integer, jsonb), pgps.network_take(jsonb),
+    pgps.note_contact(bigint, text, text, text) from public;
 grant execute on function pgps.serve_networks(), pgps.network_open(bigint),
-    pgps.network_next(bigint, bigint, integer), pgps.note_contact(bigint, text, text, text) to pgps_worker, pgps_admin;
+    pgps.network_next(bigint, bigint, integer, jsonb), pgps.note_contact(bigint, text, text, text)
+    to pgps_worker, pgps_admin;
 grant execute on function pgps.network_take(jsonb) to pgps_link, pgps_worker, pgps_admin;

@@ -74,16 +74,13 @@ comment on function pgps_internal.meet_origin(name, jsonb) is
 'Notes a network that spools here for the first time, and which role speaks for it. Errors: 42501 another role speaks
 for its broker, 54000 its role has named too many.';
 
-create or replace function pgps_internal.enter_origin(caller name, args jsonb) returns pgps_internal.network_origin
+create or replace function pgps_internal.hold_origin(caller name, args jsonb) returns pgps_internal.network_origin
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_origin pgps_internal.network_origin
         := pgps_internal.find_network_origin((args ->> 'broker')::uuid, (args ->> 'network_id')::integer);
-    v_mark pgps_internal.network_mark;
-    v_after bigint := (args ->> 'after')::bigint;
-    v_is_anew boolean;
 begin
     if v_origin.origin_id is null then
         v_origin := pgps_internal.meet_origin(caller, args);
@@ -91,9 +88,34 @@ begin
     perform pgps_internal.require_voice(caller, v_origin), pgps_internal.hold('m', v_origin.origin_id);
     v_origin := pgps_internal.find_network_origin(v_origin.broker_id, v_origin.network_id);
     perform pgps_internal.require_voice(caller, v_origin);
-    v_mark := pgps_internal.network_mark_of(-v_origin.origin_id);
-    -- The first that is heard of an origin, or the sender was restored and counts anew, or this broker was.
-    v_is_anew := v_mark.upto is null or v_origin.epoch <> (args ->> 'epoch')::integer or v_mark.upto < v_after;
+    if (args ->> 'epoch')::integer < v_origin.epoch then
+        raise exception 'broker "%" is in epoch %, and was in % before', args ->> 'name', args ->> 'epoch',
+            v_origin.epoch
+        using errcode = '55000', hint = 'It was put back, or this is a batch of its former life. On it, if it was put '
+            'back: select pgps.resume_links(''restored'').';
+    end if;
+    return v_origin;
+end
+$$;
+comment on function pgps_internal.hold_origin(name, jsonb) is
+'The origin of a batch, whose turn is held until the transaction ends. Errors: 42501 another role speaks for it, 54000,
+55000 it comes from an earlier epoch than is known.';
+
+create or replace function pgps_internal.enter_origin(caller name, args jsonb) returns pgps_internal.network_origin
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_origin pgps_internal.network_origin := pgps_internal.hold_origin(caller, args);
+    v_mark pgps_internal.network_mark := pgps_internal.network_mark_of(-v_origin.origin_id);
+    v_after bigint := (args ->> 'after')::bigint;
+    v_is_anew boolean;
+begin
+    -- The first that is heard of an origin, or the sender was restored and counts anew (it says from where, if it has
+    -- asked), or this broker was.
+    v_is_anew := v_mark.upto is null or v_origin.epoch <> (args ->> 'epoch')::integer or v_mark.upto < v_after
+        or coalesce(v_mark.upto = (args ->> 'from')::bigint and v_mark.upto <> v_after
+            and split_part(v_mark.mark, ':', 1) <> args ->> 'epoch', false);
     -- It has no role yet when it was known before roles were remembered.
     update pgps_internal.network_origin o
     set epoch = (args ->> 'epoch')::integer, name = args ->> 'name',
@@ -109,7 +131,7 @@ end
 $$;
 comment on function pgps_internal.enter_origin(name, jsonb) is
 'The origin of a batch, whose turn is held until the transaction ends. Errors: 42501 another role speaks for it,
-54000.';
+54000, 55000 it comes from an earlier epoch.';
 
 create or replace function pgps_internal.do_set_network_role(caller name, args jsonb) returns void
 language plpgsql

@@ -30,7 +30,8 @@ class Haul:
         """Become the manager, and learn where the contact point is."""
         found: bool = call(self.here, "network_open", self.contact)
         if found:
-            self.upto = self.take(call(self.here, "network_next", self.contact))
+            reached = call(self.there, "network_reached", Jsonb(call(self.here, "network_next", self.contact)))
+            self.upto = self.take(call(self.here, "network_next", self.contact, None, 0, Jsonb(reached)))
         return found
 
     def next(self, most: int = 1000) -> Any:
@@ -227,11 +228,12 @@ def test_contact_points_come_and_go(norway: Broker, sweden: list[Broker], broker
 
 def test_a_contact_point_that_was_put_back_says_what_it_lost(norway: Broker, sweden: list[Broker]) -> None:
     sif = sweden[0].admin
+    call(norway.admin, "alter_network", "sweden", [sweden[0].dsn])
     haul = Haul(norway.admin, sif)
     haul.open()
     call(norway.admin, "spool", "checker", 1, "1", network="sweden")
     haul.carry()
-    # As a backup has it that was made before.
+    # As a backup has it that was made before; nobody else needs that message, so it is gone.
     rows(sif, "delete from pgps_internal.network_mark where line < 0 and upto > 0")
     haul.open()
     call(norway.admin, "spool", "checker", 1, "2", network="sweden")
