@@ -183,7 +183,7 @@ begin
     select s.* into v_spool from pgps_internal.spool s where s.network_id = v_network.network_id;
     v_mark := pgps_internal.network_mark_of(v_contact.contact_id);
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
-    if jsonb_typeof(args -> 'reached') = 'object' then
+    if args ->> 'reached' is not null then
         v_after := pgps_internal.begin_behind(v_contact, v_spool, v_mark, v_state, args -> 'reached');
     else
         v_after := coalesce(v_after, v_mark.upto, 0);
@@ -301,7 +301,7 @@ comment on function pgps.network_next(bigint, bigint, integer, jsonb) is
 'Notes that a contact point has everything up to the number upto, and returns what comes next, for pgps.network_take
 there; without upto: up to which number it had everything, and no messages. reached: where a connection begins, what
 pgps.network_reached returned there, in place of upto. Needs pgps_worker or pgps_admin. Errors: 42501, 55000 this
-session is not the manager, or the contact point has what it was never handed, 25001.';
+session is not the manager, or the contact point has what it was never handed, 22023 nothing that it can say, 25001.';
 
 create or replace function pgps.network_take(batch jsonb) returns bigint
 language sql

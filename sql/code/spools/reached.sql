@@ -85,6 +85,25 @@ $$;
 comment on function pgps_internal.refuse_claim(pgps_internal.network_contact, bigint, text) is
 'Raises 55000 for a contact point that has something else than it was sent, and says what to do';
 
+create or replace function pgps_internal.check_reached(reached jsonb) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not coalesce(jsonb_typeof(check_reached.reached) = 'object'
+        and coalesce(jsonb_typeof(check_reached.reached -> 'upto'), 'null') in ('number', 'null')
+        and case coalesce(jsonb_typeof(check_reached.reached -> 'taken'), 'null') when 'null' then true
+            when 'array' then jsonb_array_length(check_reached.reached -> 'taken') <= 100
+                and not exists (select from jsonb_array_elements(check_reached.reached -> 'taken') t
+                    where jsonb_typeof(t.value -> 'seqn') is distinct from 'number') end, false) then
+        raise exception 'a contact point does not say so how far it is: %', left(check_reached.reached::text, 100)
+        using errcode = '22023', hint = 'Pass what pgps.network_reached(batch) returned there.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_reached(jsonb) is
+'Raises 22023 unless that is what pgps.network_reached returns; whoever is at the other end may say anything';
+
 create or replace function pgps_internal.begin_behind(
     contact pgps_internal.network_contact, spool pgps_internal.spool, mark pgps_internal.network_mark,
     state pgps_internal.spool_state, reached jsonb
@@ -93,9 +112,11 @@ language plpgsql
 as $$
 declare
     v_noted bigint := coalesce((begin_behind.mark).upto, 0);
-    v_upto bigint := (begin_behind.reached ->> 'upto')::bigint;
+    v_upto bigint;
     v_said text := begin_behind.reached ->> 'mark';
 begin
+    perform pgps_internal.check_reached(begin_behind.reached);
+    v_upto := (begin_behind.reached ->> 'upto')::bigint;
     if v_upto is null then
         return v_noted;
     elsif v_upto <= v_noted then
@@ -123,7 +144,7 @@ $$;
 comment on function pgps_internal.begin_behind(pgps_internal.network_contact, pgps_internal.spool,
     pgps_internal.network_mark, pgps_internal.spool_state, jsonb) is
 'Behind which number a contact point is sent what comes next. reached: what pgps.network_reached returned there. Errors:
-55000 it has what was never sent by this broker in its present epoch.';
+55000 it has what was never sent by this broker in its present epoch, 22023.';
 
 create or replace function pgps_internal.leave_to_original(batch_id bigint) returns void
 language plpgsql
@@ -153,7 +174,9 @@ begin
     end if;
     if not coalesce(jsonb_typeof(args -> 'messages') in ('array', 'null') and args ->> 'broker' ~ '^[0-9a-f-]{36}$'
             and args ? 'name' and args ? 'network' and (select bool_and(jsonb_typeof(args -> field) = 'number')
-                from unnest('{network_id,epoch,after,upto}'::text[]) field), false) then
+                from unnest('{network_id,epoch,after,upto}'::text[]) field), false)
+        or coalesce(jsonb_typeof(args -> 'from'), 'null') not in ('number', 'null')
+        or octet_length(args ->> 'mark') > 200 then
         raise exception 'this is no batch of a network''s messages: %', left(args::text, 100)
         using errcode = '22023', hint = 'Pass what pgps.network_next(contact, upto) returned at the other broker.';
     end if;

@@ -6,6 +6,7 @@ A batch of the life that was lost is forged: with the mark of a message that the
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -213,5 +214,11 @@ def test_how_far_a_broker_is_nobody_else_is_told(ends: Ends, connect: Connect, r
         call(connect(role("peer", "pgps_link"), dsn=ends.sif.dsn), "network_reached", Jsonb(batch))
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         call(connect(role("nobody"), dsn=ends.sif.dsn), "network_reached", Jsonb(batch))
-    with refused("22023", "no batch"):
-        call(ends.sif.admin, "network_reached", Jsonb({**batch, "after": "x"}))
+    for wrong in ({"after": "x"}, {"from": "x"}, {"mark": "x" * 201}):
+        with refused("22023", "no batch"):
+            call(ends.sif.admin, "network_reached", Jsonb({**batch, **wrong}))
+    taken = [{"seqn": 1, "mark": "x"}]
+    wrongly: list[Any] = [1, [], {"upto": "x"}, {"upto": 1, "taken": "x"}, {"taken": [{}]}, {"taken": taken * 101}]
+    for said in wrongly:
+        with refused("22023", "how far it is"):
+            call(ends.norway.admin, "network_next", ends.haul.contact, reached=Jsonb(said))
