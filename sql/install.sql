@@ -347,6 +347,7 @@
 \ir code/units/asking.sql
 \ir code/units/relay.sql
 \ir code/units/relay_told.sql
+\ir code/units/relay_held.sql
 \ir code/units/relay_in.sql
 \ir code/units/service_calls.sql
 \ir code/units/calls.sql

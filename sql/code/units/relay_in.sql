@@ -2,7 +2,8 @@
 -- transaction that acknowledges it. What cannot be done is told to the other broker as a unit that is cancelled; what
 -- concerns a unit or a conversation that is not there any more is ignored.
 -- Locks: the turn of the subscription pgps_uow, if something has come; share row exclusive on relay_told; then the
--- units that it is about in the order of their numbers, their conversations likewise.
+-- units that it is about in the order of their numbers, their conversations likewise, as far as nobody has them: see
+-- relay_held.sql.
 -- Writes: conversation, participant, unit, unit_message.
 
 create or replace function pgps_internal.their_conversation(origin text, event jsonb) returns pgps_internal.conversation
@@ -318,6 +319,7 @@ set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0 s
 as $$
 declare
     v_events jsonb;
+    v_held bigint[];
     v_ended bigint;
 begin
     perform pgps_internal.require_read_committed();
@@ -327,7 +329,7 @@ begin
         return case when v_ended > 0 or exists (select from pgps_internal.serving s) then v_ended end;
     end if;
     select to_jsonb(array_agg(e order by e.place)) into v_events
-    from (select e.publisher, e.origin, e.payload, e.place
+    from (select e.event_id, e.publisher, e.origin, e.payload, e.attempt, e.place
         from pgps.take('pgps_uow', relay_units.max_events) with ordinality
             e(event_id, event_type, payload, published_at, publisher, xid, origin, attempt, place)) e;
     -- One session at a time: who tells what happened sees all that was taken before, and in this order.
@@ -335,25 +337,20 @@ begin
     if v_events is null then
         return v_ended + pgps_internal.tell_what_happened();
     end if;
-    -- In the order of SYNCPOINT: first all units, then all conversations.
-    perform from pgps_internal.unit u
-    where u.unit_no = any (array(select pgps_internal.unit_meant(e ->> 'origin', e -> 'payload')
-        from jsonb_array_elements(v_events) e))
-    order by u.unit_no for update;
-    perform pgps_internal.lock_conversations(array(
-        select (pgps_internal.their_conversation(e ->> 'origin', e -> 'payload')).conversation_no
-        from jsonb_array_elements(v_events) e));
+    v_held := pgps_internal.lock_what_is_meant(v_events);
     perform pgps_internal.take_relayed((e ->> 'publisher')::name, e ->> 'origin', e -> 'payload')
-    from jsonb_array_elements(v_events) e;
+    from jsonb_array_elements(v_events) e where v_held is null or (e ->> 'event_id')::bigint <> all (v_held);
+    perform pgps_internal.leave_for_later(v_events, v_held) where v_held is not null;
     return jsonb_array_length(v_events);
 end
 $$;
 comment on function pgps.relay_units(integer) is
 'Applies what other brokers have sent about units of work, at most so many events, in one transaction; when nothing has
 come, tells them what became of theirs by time, ended sessions, dropped services and restarts, at most 1,000 at a time.
-Before that, wakes servers that wait for what lost sessions held. Returns how much it did, null when no service is
-served here or used over links (pgps.relay_services). A worker calls it. Waits for another session that does. Needs
-pgps_worker or pgps_admin. Errors: 42501.';
+What concerns a unit or conversation that an open transaction holds is looked at again later, at least once a second,
+with what comes behind it in that conversation. Before all that, wakes servers that wait for what lost sessions held.
+Returns how much it did or looked at, null when no service is served here or used over links (pgps.relay_services). A
+worker calls it. Waits for another session that does. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 revoke all on function pgps.relay_units(integer) from public;
 grant execute on function pgps.relay_units(integer) to pgps_worker, pgps_admin;
