@@ -144,6 +144,26 @@ def test_space_comes_back(broker: psycopg.Connection, party: Callable[..., Party
     assert call(broker, "reclaim") == 0
 
 
+def test_what_is_needed_of_a_segment_is_asked_at_once(broker: psycopg.Connection, party: Callable[..., Party]) -> None:
+    """Who begins or commits a unit waits for as long as the segment is locked."""
+    client, server = party("c"), party("s").serve(SERVICE)
+    for n in range(60):
+        client.send(str(n), to_service=SERVICE, option="commit")
+    assert len(serve_all(server)) == 60
+    for n in range(60):
+        client.send(str(n), to_service=SERVICE, option="commit")
+    for _ in range(2):
+        skip_to_next_segment(broker)
+    client.send("new", to_service=SERVICE, option="commit")
+    asked = "select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where funcname = any (%s)"
+    with broker.transaction():
+        rows(broker, "set local track_functions = 'all'")
+        assert value(broker, "select pgps_internal.reclaim_units()") > 0
+        assert value(broker, asked, [["_this_life"]]) < 30
+        assert value(broker, asked, [["clock", "hand_of", "setting", "state_of"]]) < 60
+    assert serve_all(server) == [*(str(n) for n in range(60)), "new"]
+
+
 def test_what_a_session_has_in_hand_is_not_that_of_an_older_segment(
     broker: psycopg.Connection, party: Callable[..., Party]
 ) -> None:
