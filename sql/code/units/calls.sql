@@ -226,9 +226,11 @@ is bound to it as its server, or began it as its client), of any (old ones first
 sync (units of work only), msg (messages outside of them), any. class, server, service: of these only. No row: nothing
 is there that nobody else is receiving. status: RECV_NONE, RECV_FIRST, RECV_MIDDLE, RECV_LAST, RECV_ONLY. By id, a row
 with code 00740301 says that the unit of work has been received to its end, so that SYNCPOINT is due. Locks the unit
-until the transaction ends; by id, waits for that. Errors: 55000 not logged on, new without a service registered, 42704
-unknown service or conversation, 42501 the conversation of somebody else, 54000 user status too long, 22023 unknown
-option, 25001 in a repeatable read or serializable transaction, 25006 in a read-only one.';
+until the transaction ends; by id, waits for that. NOTIFY on the channels of pgps.session_channels tells of what comes,
+is given back or is held by a session that ends: when its connection is lost, a worker says so within a second. A
+transaction that has received and is rolled back tells nobody. Errors: 55000 not logged on, new without a service
+registered, 42704 unknown service or conversation, 42501 the conversation of somebody else, 54000 user status too long,
+22023 unknown option, 25001 in a repeatable read or serializable transaction, 25006 in a read-only one.';
 
 create or replace function pgps.syncpoint(
     option text, uow_id text = null, conversation text = null, user_status text = null, session bigint = null

@@ -198,10 +198,15 @@ begin
     )
     select array_agg(n.session_id) into v_lost from noted n;
     perform pgps_internal.wake_for(n) from unnest(v_lost) n;
+    -- What it was receiving in a transaction that has ended with it nobody else has seen in its hand: those who serve
+    -- the same services look for it.
+    perform pgps_internal.wake_queue(pgps_internal.queue_of(v.service_id))
+    from (select distinct v.service_id from pgps_internal.serving v where v.session_id = any (v_lost)) v;
     return coalesce(cardinality(v_lost), 0);
 end
 $$;
 comment on function pgps_internal.note_lost_sessions() is
-'Notes which sessions have ended without logging off, and wakes those who may receive what they held; returns how many';
+'Notes which sessions have ended without logging off, and wakes those who may receive what they held, or were about to;
+returns how many';
 
 grant execute on function pgps._session_lives(bigint), pgps._session_ended_at(bigint) to public;
