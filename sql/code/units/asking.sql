@@ -4,6 +4,44 @@
 -- Locks: none.
 -- Writes: nothing.
 
+create or replace function pgps_internal.changes_of(unit_no bigint) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select count(*) from pgps_internal.unit_commit c where c.unit_no = changes_of.unit_no)
+        + coalesce((select max(s.version) from pgps_internal.unit_state s where s.unit_no = changes_of.unit_no), 0);
+end
+$$;
+comment on function pgps_internal.changes_of(bigint) is 'A number that changes when how a unit stands is written';
+
+create or replace function pgps_internal.require_as_seen(unit_no bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_standing pgps_internal.unit_standing;
+begin
+    if current_setting('transaction_isolation') like 'read %committed' then
+        return;
+    end if;
+    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = require_as_seen.unit_no
+        -- Where a session ended, which nobody has noted in the unit. Who lives is known as of now, and what the session
+        -- had done before it ended perhaps not: together these may be a status that never was.
+        and (s.receiver_session is not null and s.status <> 'DELIVERED' or s.commit_no is null and s.version = 0
+            and s.status <> 'RECEIVED');
+    if found and pgps_internal.changes_of(v_standing.unit_no) <> pgps_internal.over_loopback_once(
+            format('select pgps_internal.changes_of(%s)', v_standing.unit_no)) then
+        raise exception 'unit of work "U%" has changed since this % transaction began to look',
+            upper(to_hex(v_standing.unit_no)), current_setting('transaction_isolation')
+        using errcode = '25001', hint = 'Ask in another transaction, or use BEGIN ISOLATION LEVEL READ COMMITTED.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_as_seen(bigint) is
+'Raises 25001 in a transaction that keeps its snapshot when that does not show how a unit stands of which a session has
+ended';
+
 create or replace function pgps_internal.last_unit(speaker pgps_internal.speaker, conversation_no bigint)
 returns bigint
 language plpgsql volatile
@@ -17,6 +55,7 @@ begin
             and u.conversation_no = coalesce(last_unit.conversation_no, u.conversation_no)
         order by u.unit_no desc
     loop
+        perform pgps_internal.require_as_seen(v_unit);
         if (select s.is_known from pgps_internal.unit_standing s where s.unit_no = v_unit) then
             return v_unit;
         end if;
@@ -50,6 +89,7 @@ declare
     v_state pgps_internal.conversation_state;
     v_relation text;
 begin
+    perform pgps_internal.require_as_seen(v_unit);
     select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_unit and s.is_known;
     if found then
         v_state := pgps_internal.state_of(v_standing.conversation_no);

@@ -271,7 +271,8 @@ comment on function pgps.syncpoint(text, text, text, text, bigint) is
 'Ends, or asks about, a unit of work: commit (uow_id both: the one received and the one being sent, a row for each),
 backout, cancel, delete, eoc and eoccancel (commit, and end the conversation), last, query, setustatus; by whom and in
 which status is the table in the how-to of units of work. uow_id null: the only one that the session has open. last and
-query return a row with code 00780305 when they find nothing, lock nothing, and are allowed in any transaction;
+query return a row with code 00780305 when they find nothing, lock nothing, and are allowed in any transaction (25001
+only where its snapshot is older than what a session did that has ended since);
 the others lock the units and their conversations until the transaction ends. Errors: 55000 not allowed in that status
 (names it, and those that allow it), not logged on, several open or none, conversation ended, 42704 unknown unit of work
 or conversation, 42501 somebody else''s, 54000 user status too long, 22023 unknown option, 25001 in a repeatable read or

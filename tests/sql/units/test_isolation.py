@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel, errors
 
-from tests.fix_broker import call, rows, value
-from tests.fix_db import Connect
+from tests.fix_broker import call, refused, rows, value
+from tests.fix_db import Connect, wait_until
 from tests.fix_units import Party, make_service
 from tests.sql.units.conftest import SERVICE
 
@@ -56,6 +56,50 @@ def test_a_status_is_asked_for_in_any_transaction(
         for one in (client, server):
             one.connection.read_only = one.connection.isolation_level = None
     assert server.sync("commit")["status"] == "PROCESSED"
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_status_that_never_was_is_refused(
+    broker: psycopg.Connection, party: Callable[..., Party], level: IsolationLevel, read_only: bool
+) -> None:
+    """Who lives is known as of now, what was committed as of the snapshot."""
+
+    def is_lost(one: Party) -> None:
+        pid = one.connection.info.backend_pid
+        one.connection.close()
+        gone = "select count(*) = 0 from pg_stat_activity where pid = %s"
+        wait_until(lambda: value(broker, gone, [pid]), what="the end of the session")
+
+    client, server, sender = party("c"), party("s").serve(SERVICE), party("d")
+    kept, unkept = (client.request(SERVICE, "pay", **named) for named in ({"status_lifetime": 5}, {}))
+    assert [server.text("new"), server.text("new")] == ["pay", "pay"]
+    sent = sender.send("x", to_service=SERVICE)["uow_id"]
+    client.connection.isolation_level, client.connection.read_only = level, read_only
+    with client.connection.transaction():
+        assert client.status(kept["uow_id"]) == "DELIVERED"
+        for unit in (kept, unkept):
+            server.sync("commit", unit["uow_id"])
+        assert client.status(kept["uow_id"]) == "DELIVERED"
+        is_lost(server)
+        for asks in (("query", kept["uow_id"]), ("query", unkept["uow_id"]), ("last",)):
+            with refused("25001", "has changed since", "READ COMMITTED"), client.connection.transaction():
+                client.sync(*asks)
+    assert client.status(kept["uow_id"]) == "PROCESSED"
+    # What is its own, and what nobody has changed, is told.
+    waits = value(broker, "select uow_id from pgps.units_of_work where uow_id = %s and status = 'RECEIVED'", [sent])
+    client.connection.isolation_level = client.connection.read_only = None
+    again, held = party("again").serve(SERVICE), client.request(SERVICE, "again")["uow_id"]
+    assert again.text("new") == "again"
+    client.connection.isolation_level, client.connection.read_only = level, read_only
+    with client.connection.transaction():
+        assert client.status(held) == "DELIVERED"
+        is_lost(again)
+        assert client.sync("query", held)["status"] == "ACCEPTED"
+        assert client.sync("last")["attempts"] == 1
+    sender.connection.isolation_level, sender.connection.read_only = level, read_only
+    with sender.connection.transaction():
+        assert sender.status(waits) == "RECEIVED"
 
 
 def test_who_asks_in_a_read_only_transaction_is_known(
