@@ -75,19 +75,20 @@ class Conversation:
             sent = self.party.send(message, service=self._service, option=option, **options)
         else:
             sent = self.party.send(message, self.id, option=option, **options)
+        self._keep()
         self.id = sent.conversation
         self._sent = None if commit else sent.uow_id
         return sent
 
     def receive(self, *, timeout: float | None = 0) -> Message | None:
         """Return the next message; None when the unit of work ends, or none came within `timeout` seconds."""
-        first, self._first = self._first, None
-        if first is not None:
-            if self.party.undo is not None:
-                self.party.undo.append(functools.partial(setattr, self, "_first", first))
+        if self._first is not None:
+            self._keep()
+            first, self._first = self._first, None
             return first
         message = self.party.receive(self._known(), timeout=timeout)
         if message is not None:
+            self._keep()
             self._received = message.uow_id
         return message
 
@@ -116,23 +117,30 @@ class Conversation:
             self.party.syncpoint("commit", "both", conversation=self._known())
         else:
             self.party.syncpoint("commit", self._received or self._sent, conversation=self.id)
-        if self.party.undo is not None:
-            self.party.undo.append(functools.partial(self._hold, self._received, self._sent))
-        self._hold(None, None)
+        self._keep()
+        self._received = self._sent = None
 
-    def _hold(self, received: str | None, sent: str | None) -> None:
-        self._received, self._sent = received, sent
+    def _keep(self) -> None:
+        """Have it stand as it does now, should the transaction be rolled back in which it is about to change."""
+        if self.party.undo is not None:
+            stands = (self.id, self._first, self._received, self._sent)
+            self.party.undo.append(functools.partial(self._put_back, *stands))
+
+    def _put_back(self, known: str | None, first: Message | None, received: str | None, sent: str | None) -> None:
+        self.id, self._first, self._received, self._sent = known, first, received, sent
 
     def backout(self) -> None:
         """Back out what is being received and what is being sent: as if neither had been begun."""
         for uow_id in filter(None, (self._received, self._sent)):
             self.party.syncpoint("backout", uow_id)
+        self._keep()
         self._received = self._sent = self._first = None
 
     def cancel(self, uow_id: str | None = None) -> None:
         """Cancel the unit that is being received, or (by its sender) one that nobody has begun to receive."""
         self.party.syncpoint("cancel", uow_id or self._received, conversation=self.id)
         if uow_id is None or uow_id == self._received:
+            self._keep()
             self._received = self._first = None
 
     def end(self) -> None:

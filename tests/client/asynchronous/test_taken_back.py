@@ -85,3 +85,47 @@ async def test_a_unit_of_work_whose_block_has_caught_an_error_is_not_committed(o
                 async with connection.transaction():
                     await connection.execute("select 1 / 0")
     assert value(broker, "select string_agg(n::text, ',') from public.booked") == "2"
+
+
+async def test_a_conversation_stands_as_before_a_block_that_failed(own_database: str, connect: Any) -> None:
+    broker = connect(dsn=own_database)
+    service = "bank/ledger/book"
+    make_service(broker, service, deferred=True, status_lifetime=2)
+
+    class Off(Exception):
+        """Ends a block."""
+
+    async with AsyncClient(own_database) as client, client.logon("ann") as ann, client.logon("bank") as bank:
+        await bank.register(service)
+        begun = ann.begin(service)
+        for commits in (False, True):
+            with contextlib.suppress(Off):
+                async with ann.transaction():
+                    await begun.send("lost", commit=commits)
+                    raise Off
+            assert begun.id is None
+        first = await begun.send("1")
+        assert first.conversation is not None
+        with contextlib.suppress(Off):
+            async with ann.transaction():
+                await begun.send("lost")
+                await begun.backout()
+                await begun.send("lost, too")
+                raise Off
+        await begun.send("2")
+        await begun.commit()
+        assert begun.id == first.conversation
+        # The other side: what was received, given back or cancelled in it is received again, or is still held.
+        answers = bank.conversation(first.conversation)
+        with contextlib.suppress(Off):
+            async with bank.transaction():
+                assert [each.data for each in await answers.all()] == [b"1", b"2"]
+                raise Off
+        assert [each.data for each in await answers.all()] == [b"1", b"2"]
+        for end in (answers.backout, answers.cancel, answers.commit):
+            with contextlib.suppress(Off):
+                async with bank.transaction():
+                    await end()
+                    raise Off
+        await answers.commit()
+        assert value(broker, "select count(*) from pgps.units_of_work where status = 'PROCESSED'") == 1

@@ -84,3 +84,47 @@ def test_a_unit_of_work_whose_block_has_caught_an_error_is_not_committed(own_dat
                 with connection.transaction():
                     connection.execute("select 1 / 0")
     assert value(broker, "select string_agg(n::text, ',') from public.booked") == "2"
+
+
+def test_a_conversation_stands_as_before_a_block_that_failed(own_database: str, connect: Any) -> None:
+    broker = connect(dsn=own_database)
+    service = "bank/ledger/book"
+    make_service(broker, service, deferred=True, status_lifetime=2)
+
+    class Off(Exception):
+        """Ends a block."""
+
+    with Client(own_database) as client, client.logon("ann") as ann, client.logon("bank") as bank:
+        bank.register(service)
+        begun = ann.begin(service)
+        for commits in (False, True):
+            with contextlib.suppress(Off):
+                with ann.transaction():
+                    begun.send("lost", commit=commits)
+                    raise Off
+            assert begun.id is None
+        first = begun.send("1")
+        assert first.conversation is not None
+        with contextlib.suppress(Off):
+            with ann.transaction():
+                begun.send("lost")
+                begun.backout()
+                begun.send("lost, too")
+                raise Off
+        begun.send("2")
+        begun.commit()
+        assert begun.id == first.conversation
+        # The other side: what was received, given back or cancelled in it is received again, or is still held.
+        answers = bank.conversation(first.conversation)
+        with contextlib.suppress(Off):
+            with bank.transaction():
+                assert [each.data for each in answers.all()] == [b"1", b"2"]
+                raise Off
+        assert [each.data for each in answers.all()] == [b"1", b"2"]
+        for end in (answers.backout, answers.cancel, answers.commit):
+            with contextlib.suppress(Off):
+                with bank.transaction():
+                    end()
+                    raise Off
+        answers.commit()
+        assert value(broker, "select count(*) from pgps.units_of_work where status = 'PROCESSED'") == 1
