@@ -156,3 +156,39 @@ def test_reclaim_waits_for_nobody_who_discards_a_gap(
     rows(broker, "set statement_timeout = '5s'")
     rows(broker, "select pgps.reclaim()")
     assert take_only(bob, "b") == [8]
+
+
+RAISES = "create function {name}(e pgps_event.tick) returns void language plpgsql as $$ begin raise 'no'; end $$"
+
+
+def test_who_has_paused_a_subscription_whose_callback_fails_holds_up_no_others_callbacks(
+    broker: psycopg.Connection, alice: Session, bob: psycopg.Connection
+) -> None:
+    pausing = alice()
+    rows(broker, "grant create on schema public to public")
+    rows(pausing, RAISES.format(name="public.fails"))
+    done(pausing, "select pgps.subscribe('s', 'tick', execute => 'public.fails', priority => 9)")
+    rows(bob, "create table public.got (n integer)")
+    rows(bob, "create function public.get(e pgps_event.tick) returns void language sql as "
+              "'insert into public.got values (e.n)'")  # fmt: skip
+    call(bob, "subscribe", "b", "tick", execute="public.get")
+    publish(broker, "tick", 1, 2)
+    rows(broker, "select pgps.dispatch()")
+    state = "select state, last_error from pgps.subscriptions where name = 's'"
+    for change in ("select pgps.pause('s')", "revoke select on pgps_event.tick from public"):
+        rows(pausing, "select pgps.pause('s')")
+        if change.startswith("revoke"):
+            # Its owner may not receive the type any more, which suspends it.
+            rows(broker, f"{change}; grant select on pgps_event.tick to {bob.info.user}")
+        impatient(broker)
+        rows(broker, "call pgps.run_subscribers()")
+        assert column(bob, "select n from public.got order by n") == [1, 2]
+        assert rows(broker, state) == [("active", None)]
+        pausing.rollback()
+    rows(broker, "call pgps.run_subscribers()")
+    ((now, error),) = rows(broker, state)
+    assert (now, "may not receive" in error) == ("suspended", True)
+    rows(broker, "grant select on pgps_event.tick to public")
+    done(pausing, "select pgps.resume('s')")
+    rows(broker, "call pgps.run_subscribers()")
+    assert rows(broker, state) == [("active", "no")]

@@ -195,16 +195,15 @@ declare
     v_events integer := 0;
 begin
     perform pgps_internal.require_read_committed(), pgps_internal.require_unwritten('callbacks cannot be run');
-    if not pgps_internal.try_subscription(v_id) then
-        return 0;
-    end if;
+    if not pgps_internal.try_subscription(v_id) then return 0; end if;
     if (select s.state from pgps_internal.subscription s where s.subscription_id = v_id) <> 'active' then
         return 0;
     end if;
     if not pgps_internal.has_rights(run.subscription) then
         update pgps_internal.subscription s set state = 'suspended',
             last_error = format('role %s may not receive event type "%s" any more', s.owner, s.event_type)
-        where s.subscription_id = v_id;
+        where s.subscription_id = (select x.subscription_id from pgps_internal.subscription x
+            where x.subscription_id = v_id for no key update skip locked);
         return 0;
     end if;
     v_position := pgps_internal.position_of(v_id);

@@ -101,8 +101,11 @@ begin
         state = case when note_failures.step = 'callback' and (note_failures.sqlstate = '42883'
             and not pgps_internal.callback_exists(note_failures.subscription, note_failures.failed[1].type_id))
                 then 'suspended' else s.state end
-    where s.subscription_id = v_id
-        and (s.last_error is distinct from note_failures.error or note_failures.step = 'callback');
+    -- Whoever is changing it in an open transaction is not waited for: the next failure tells the same.
+    where s.subscription_id = (select x.subscription_id from pgps_internal.subscription x
+        where x.subscription_id = v_id
+            and (x.last_error is distinct from note_failures.error or note_failures.step = 'callback')
+        for no key update skip locked);
     if note_failures.step = 'nack' and exists (select from pgps_internal.failure f where f.subscription_id = v_id
             and f.event_id in (select n.event_id from unnest(note_failures.failed) n) and f.state = 'failed') then
         perform pgps_internal.move_past_failures(v_id);
