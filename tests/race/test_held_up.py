@@ -7,8 +7,9 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from tests.fix_broker import call, column, make_type, meanwhile, publish, rows, value
+from tests.fix_broker import call, column, make_type, meanwhile, numbers, publish, rows, value
 from tests.fix_db import Connect
+from tests.sql.log.test_reclaim import kept, reclaim, roll
 from tests.sql.match.lane_steps import take_only
 
 Session = Callable[..., psycopg.Connection]
@@ -192,3 +193,39 @@ def test_who_has_paused_a_subscription_whose_callback_fails_holds_up_no_others_c
     done(pausing, "select pgps.resume('s')")
     rows(broker, "call pgps.run_subscribers()")
     assert rows(broker, state) == [("active", "no")]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_who_has_put_an_event_back_in_an_open_transaction_holds_up_nobody_who_does_so(
+    broker: psycopg.Connection, alice: Session, bob: psycopg.Connection, end: str
+) -> None:
+    refusing = alice()
+    done(refusing, "select pgps.subscribe('s', 'tick', max_attempts => 1)")
+    call(bob, "subscribe", "b", "tick", max_attempts=1)
+    rows(broker, RAISES.format(name="public.fails"))
+    call(broker, "subscribe", "c", "tick", execute="public.fails", max_attempts=1)
+    rows(broker, "create function public.good(n integer) returns boolean language plpgsql as "
+                 "$$ begin if n = 1 then raise 'one'; end if; return true; end $$")  # fmt: skip
+    call(bob, "subscribe", "f", "tick", "public.good(n)")
+    publish(broker, "tick", 1)
+    rows(broker, "select pgps.dispatch_batch()")
+    (event,) = column(refusing, "select event_id from pgps.receive('s')")
+    rows(refusing, "select pgps.nack('s', %s)", [event])
+    impatient(broker)
+    assert column(bob, "select event_id from pgps.receive('b')") == [event]
+    rows(bob, "select pgps.nack('b', %s, 'bad')", [event])
+    rows(broker, "call pgps.run_lanes()")
+    rows(broker, "call pgps.run_subscribers()")
+    getattr(refusing, end)()
+    if end == "rollback":
+        (event,) = column(refusing, "select event_id from pgps.take('s')")
+        refusing.commit()
+    shown = "select subscription from pgps.exceptions order by subscription"
+    assert column(broker, shown) == ["b", "c", "f", *(["s"] if end == "commit" else [])]
+    # Also when the log has been given back, which whoever puts an event back while others do leaves the copying to.
+    rows(broker, "reset statement_timeout")
+    roll(broker)
+    reclaim(broker)
+    assert (kept(broker), kept(broker, "tick_kept")) == (0, 1)
+    assert call(bob, "retry_exception", "tick", event, "b") == 1
+    assert numbers(bob, "b") == [1]

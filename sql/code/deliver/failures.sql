@@ -1,7 +1,8 @@
 -- Failures: one row for each (subscription, event) whose delivery failed. retrying: comes again when due; leased:
 -- handed out again, not settled; failed: given up after max_attempts, until it is retried or discarded
 -- (exceptions.sql); settled: over, but the position has not passed the event.
--- Locks: the rows.
+-- Locks: the rows; share update exclusive, NOWAIT, on what is kept aside of a type, of which one transaction at a time
+-- copies events there. The others leave that to reclaim.
 -- Writes: failure, share, subscription; by name: events kept aside.
 
 create or replace function pgps_internal.move_past_failures(subscription_id bigint) returns void
@@ -159,21 +160,57 @@ begin
             where l.event_id = any ($1)
         ),
         kept as (
+            -- Whoever puts the same event back is not waited for, until his transaction ends.
             insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, '
                 'pgps_origin_event, %2$s)
             select f.event_id, f.xid, f.pgps_publisher, f.pgps_published_at, f.pgps_origin, f.pgps_origin_event, %3$s '
-                'from found f
+                'from found f where $3
             on conflict do nothing
         )
         select array_agg(f.event_id) from found f where f.pgps_volatile', v_type.name || '_kept',
             pgps_internal.column_list(v_type.endpoint),
         pgps_internal.column_list(v_type.endpoint, 'f.'), v_type.log,
         pgps_internal.statement_of('c.publisher, c.published_at, c.origin_id, c.volatile', '$2'))
-    using keep_events.event_ids, keep_events.type_id into v_volatile;
+    using keep_events.event_ids, keep_events.type_id, pgps_internal.try_lock(
+        to_regclass(format('pgps_internal.%I', v_type.name || '_kept')), 'share update exclusive') into v_volatile;
     return case when v_type.reliability = 'non-guaranteed' then keep_events.event_ids
         else coalesce(v_volatile, '{}') end;
 end
 $$;
 comment on function pgps_internal.keep_events(integer, bigint[]) is
-'Copies events of one type aside, so that a failure does not keep a segment of the log from being reclaimed; returns
-those published as non-guaranteed, which are not tried again';
+'Copies events of one type aside, so that a failure does not keep a segment of the log from being reclaimed, unless an
+open transaction of somebody else is doing so: then are_kept does it. Returns those published as non-guaranteed, which
+are not tried again';
+
+create or replace function pgps_internal.are_kept(event_type pgps_internal.event_type, segment regclass) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_kept text := format('pgps_internal.%I', (are_kept.event_type).name || '_kept');
+    v_ids bigint[];
+begin
+    execute format('select array(
+            select n.event_id from (
+                select f.event_id from pgps_internal.failure f where f.type_id = $1 and f.state <> ''settled''
+                union
+                select d.event_id from pgps_internal.discarded d where d.type_id = $1
+                union
+                select s.event_id from pgps_internal.member m
+                join pgps_internal.share s on s.subscription_id = m.subscription_id and s.type_id = $1
+                where m.type_id = $1 and m.takes_batch) n
+            where exists (select from %s l where l.event_id = n.event_id)
+                and not exists (select from %s k where k.event_id = n.event_id))', are_kept.segment, v_kept)
+    using (are_kept.event_type).type_id into v_ids;
+    if v_ids = '{}' then
+        return true;
+    elsif not pgps_internal.try_lock(v_kept::regclass, 'share update exclusive') then
+        return false;
+    end if;
+    perform pgps_internal.keep_events((are_kept.event_type).type_id, v_ids);
+    return true;
+end
+$$;
+comment on function pgps_internal.are_kept(pgps_internal.event_type, regclass) is
+'For reclaim, which has locked a segment of a log, so that all who have put events of it back have ended: copies those
+aside that were not. False when somebody else is doing so';

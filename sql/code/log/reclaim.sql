@@ -155,7 +155,8 @@ begin
         continue when not pgps_internal.try_lock(v_segment);
         -- Looked at again, now that the segment is locked: what was in flight has ended and is visible.
         v_low := pgps_internal.kept_batch((reclaim_log.event_type).type_id);
-        continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
+        continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low)
+            or not pgps_internal.are_kept(reclaim_log.event_type, v_segment);
         if v_audit then
             perform pgps_internal.archive(reclaim_log.event_type, v_segment);
         end if;
