@@ -221,3 +221,39 @@ def test_a_client_reads_nothing_before_a_type_that_was_made_while_it_registered_
     rows(broker, "select pgps.dispatch()")
     client.call("commit_event")
     assert found + client.taken() == [[1], [2]]
+
+
+@pytest.mark.parametrize("function", ["re_receive_event", "fetch_tuples", "commit_event", "receive_event"])
+def test_a_client_that_waits_for_a_type_that_is_dropped_finds_nothing_of_it(
+    broker: psycopg.Connection, own_database: str, connect: Connect, function: str
+) -> None:
+    dropping, client = connect(dsn=own_database, autocommit=False), connect(dsn=own_database)
+    rows(client, "select * from pgps.connect_client('c')")
+    rows(client, "select * from pgps.register_for_event('c', 'a')")
+    publish(broker, "a", 1, 2)
+    rows(broker, "select pgps.dispatch()")
+    assert len(rows(client, "select * from pgps.receive_event('c')")) == 1
+    rows(dropping, "select pgps.drop_event_type('a', cascade => true)")
+    found: list[object] = []
+    with meanwhile(broker, client, lambda: found.append(rows(client, f"select * from pgps.{function}('c')"))):
+        dropping.commit()
+    assert function == "commit_event" or found == [[]]
+    assert rows(client, f"select * from pgps.{function}('c')") in ([], [(None,)])
+
+
+def test_a_client_that_fetches_of_a_type_that_is_dropped_finds_nothing_of_it(
+    broker: psycopg.Connection, own_database: str, connect: Connect
+) -> None:
+    dropping, client, listening = (connect(dsn=own_database, autocommit=n > 0) for n in range(3))
+    rows(client, "select * from pgps.connect_client('c')")
+    rows(client, "select * from pgps.register_for_event('c', 'a', 'direct')")
+    channel = value(client, "select channels[1] from pgps.registrations where client = 'c'")
+    rows(listening, f'listen "{channel}"')
+    publish(broker, "a", 1)
+    (note,) = listening.notifies(timeout=30, stop_after=1)
+    rows(dropping, "select pgps.drop_event_type('a', cascade => true)")
+    found: list[object] = []
+    fetch = "select * from pgps.fetch_direct('c', array[%s])"
+    with meanwhile(broker, client, lambda: found.append(rows(client, fetch, [note.payload]))):
+        dropping.commit()
+    assert found == [[]]

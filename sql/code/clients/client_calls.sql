@@ -2,33 +2,62 @@
 -- Locks: those of the call.
 -- Writes: pgps_entry.client_calls.
 
+create or replace function pgps_internal.call_client(verb text, caller name, args jsonb, data bytea,
+    out result jsonb, out blobs bytea[], out pushed pgps_internal.handed[], out payloads jsonb[]) returns record
+language plpgsql
+as $$
+begin
+    case verb
+        when 'receive_event' then result := pgps_internal.receive_event(caller, args, data);
+        when 're_receive_event' then result := pgps_internal.re_receive_event(caller, args);
+        when 'commit_event' then result := pgps_internal.commit_event(caller, args, data);
+        when 'fetch_tuples' then pushed := pgps_internal.fetch_tuples(caller, args);
+        when 'fetch_direct' then pushed := pgps_internal.fetch_direct(caller, args);
+        when 'receive_reply' then result := pgps_internal.receive_reply(caller, args, data);
+        when 're_receive_reply' then result := pgps_internal.re_receive_reply(caller, args);
+        when 'fetch_reply' then payloads := pgps_internal.fetch_reply(caller, args);
+        when 'commit_receive' then result := pgps_internal.commit_receive(caller, args, data);
+        when 'connect_client' then select c.result, c.blobs into result, blobs
+            from pgps_internal.connect_client(caller, args) c;
+        else
+            raise exception 'unknown call "%"', verb using errcode = '22023',
+                hint = 'Use the functions of schema pgps.';
+    end case;
+end
+$$;
+comment on function pgps_internal.call_client(text, name, jsonb, bytea) is
+'Runs a verb about a client; what it does not return is null';
+
 create or replace function pgps_internal.enter_client() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
+declare
+    v_left integer := 4;
+    v_state text;
+    v_schema text;
+    v_error text;
 begin
-    case new.verb
-        when 'receive_event' then new.result := pgps_internal.receive_event(new.caller, new.args, new.data);
-        when 're_receive_event' then new.result := pgps_internal.re_receive_event(new.caller, new.args);
-        when 'commit_event' then new.result := pgps_internal.commit_event(new.caller, new.args, new.data);
-        when 'fetch_tuples' then new.pushed := pgps_internal.fetch_tuples(new.caller, new.args);
-        when 'fetch_direct' then new.pushed := pgps_internal.fetch_direct(new.caller, new.args);
-        when 'receive_reply' then new.result := pgps_internal.receive_reply(new.caller, new.args, new.data);
-        when 're_receive_reply' then new.result := pgps_internal.re_receive_reply(new.caller, new.args);
-        when 'fetch_reply' then new.payloads := pgps_internal.fetch_reply(new.caller, new.args);
-        when 'commit_receive' then new.result := pgps_internal.commit_receive(new.caller, new.args, new.data);
-        when 'connect_client' then select c.result, c.blobs into new.result, new.blobs
-            from pgps_internal.connect_client(new.caller, new.args) c;
-        else
-            raise exception 'unknown call "%"', new.verb using errcode = '22023',
-                hint = 'Use the functions of schema pgps.';
-    end case;
-    return new;
+    loop
+        begin
+            select c.* into new.result, new.blobs, new.pushed, new.payloads
+            from pgps_internal.call_client(new.verb, new.caller, new.args, new.data) c;
+            return new;
+        exception when undefined_table or undefined_column or undefined_object or undefined_function or internal_error
+            then
+            get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text;
+            v_left := v_left - 1;
+            if v_left = 0 or not pgps_internal.is_race(v_state, v_schema, v_error) then
+                raise;
+            end if;
+        end;
+    end loop;
 end
 $$;
 comment on function pgps_internal.enter_client() is
-'Runs a verb about a client for whoever inserts into pgps_entry.client_calls';
+'Runs a verb about a client for whoever inserts into pgps_entry.client_calls; once more, at most three times, when the
+type that it was about to read has been dropped or changed while it waited for that (see core/races.sql)';
 
 do $$
 begin
