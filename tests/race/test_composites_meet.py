@@ -223,6 +223,55 @@ def test_a_client_reads_nothing_before_a_type_that_was_made_while_it_registered_
     assert found + client.taken() == [[1], [2]]
 
 
+_MADE_OF_N = {
+    "filter": "filter => 'x.n < y.n'",
+    "attributes": "attributes => 'v integer = x.n'",
+    "partition": "partition_by => 'n'",
+    "time": "time_basis => 'event'",
+}
+
+
+@pytest.mark.parametrize("what", _MADE_OF_N)
+def test_who_creates_one_sees_what_was_taken_away_while_he_waited(
+    broker: psycopg.Connection, own_database: str, connect: Connect, what: str
+) -> None:
+    other, creating = connect(dsn=own_database, autocommit=False), connect(dsn=own_database)
+    rows(broker, "select pgps.alter_event_type('a', add_attribute => 'at timestamptz', time_attribute => 'at'), "
+                 "pgps.alter_event_type('b', add_attribute => 'at timestamptz', time_attribute => 'at')")  # fmt: skip
+    rows(other, "select pgps.alter_event_type('a', time_attribute => '')" if what == "time"
+         else "select pgps.alter_event_type('a', drop_attribute => 'n')")  # fmt: skip
+    create = f"select pgps.create_composite_event('made', 'a x ; b y', {_MADE_OF_N[what]})"
+
+    def refused_when_it_is_seen() -> None:
+        with pytest.raises(psycopg.Error) as told:
+            rows(creating, create)
+        assert told.value.sqlstate in ("42703", "42704", "22023")
+
+    with meanwhile(broker, creating, refused_when_it_is_seen):
+        other.commit()
+    assert rows(broker, "select name from pgps.composite_events") == []
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_who_takes_an_attribute_away_sees_a_filter_that_was_given_while_he_waited(
+    broker: psycopg.Connection, own_database: str, connect: Connect, ends: str
+) -> None:
+    altering, other = connect(dsn=own_database, autocommit=False), connect(dsn=own_database)
+    rows(broker, "select pgps.create_composite_event('made', 'a x ; b y')")
+    rows(altering, "select pgps.alter_composite_event('made', filter => 'x.n < y.n')")
+
+    def drops() -> None:
+        drop = "select pgps.alter_event_type('a', drop_attribute => 'n')"
+        if ends == "rollback":
+            rows(other, drop)
+        else:
+            with refused("2BP01", 'composite event "made"'):
+                rows(other, drop)
+
+    with meanwhile(broker, other, drops):
+        getattr(altering, ends)()
+
+
 @pytest.mark.parametrize("function", ["re_receive_event", "fetch_tuples", "commit_event", "receive_event"])
 def test_a_client_that_waits_for_a_type_that_is_dropped_finds_nothing_of_it(
     broker: psycopg.Connection, own_database: str, connect: Connect, function: str

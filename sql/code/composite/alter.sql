@@ -108,6 +108,7 @@ as $$
 declare
     v_composite pgps_internal.composite := redefine.composite;
 begin
+    perform pgps_internal.hold_leaves((redefine.composite).parsed);
     v_composite.given := pgps_internal.given_of(redefine.args);
     v_composite.state_id := nextval('pgps_internal.composite_state_seq');
     v_composite.parsed := pgps_internal.describe(pg_get_userbyid((v_composite.owner)::oid), redefine.args);

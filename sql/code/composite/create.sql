@@ -116,6 +116,20 @@ $$;
 comment on function pgps_internal.make_composite(name, text, jsonb, jsonb, jsonb) is
 'Makes a composite event of arguments that have been checked: its type, its functions, its leaves';
 
+create or replace function pgps_internal.hold_leaves(parsed jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.hold_log(t) from (select t.* from pgps_internal.event_type t
+        where t.name in (select l ->> 'type' from jsonb_array_elements(hold_leaves.parsed -> 'leaves') l)
+        order by t.type_id) t;
+end
+$$;
+comment on function pgps_internal.hold_leaves(jsonb) is
+'Has whoever drops an event type that a definition is made of, or takes an attribute away from it, wait until the
+transaction ends, and then see what is made of it. Errors: 42704, 42P01 one was dropped just now';
+
 create or replace function pgps_internal.do_create_composite(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
@@ -132,6 +146,9 @@ begin
         raise exception 'event type "%" exists already', v_name using errcode = '42710',
             hint = format('Choose another name, or first: select pgps.drop_event_type(%L)', quote_ident(v_name));
     end if;
+    perform pgps_internal.hold_leaves(v_parsed);
+    -- Described once more: while this waited, an attribute may have been taken away.
+    v_parsed := pgps_internal.describe(caller, args);
     perform pgps_internal.make_composite(caller, v_name, args, v_parsed,
         pgps_internal.current_environment(args -> 'schemas', args::text)
             || jsonb_build_object('timezone', args ->> 'zone'));
