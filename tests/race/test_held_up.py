@@ -229,3 +229,39 @@ def test_who_has_put_an_event_back_in_an_open_transaction_holds_up_nobody_who_do
     assert (kept(broker), kept(broker, "tick_kept")) == (0, 1)
     assert call(bob, "retry_exception", "tick", event, "b") == 1
     assert numbers(bob, "b") == [1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "select pgps.alter_event_type('tick', add_attribute => 'm integer')",
+        "select pgps.alter_event_type('told', drop_attribute => 'ok')",
+        "select pgps.drop_confirm_event('told', 'tick')",
+        "select pgps.drop_event_type('told', cascade => true)",
+    ],
+    ids=["alters", "alters what confirms", "drops the link", "drops"],
+)
+def test_who_changes_a_type_in_an_open_transaction_holds_up_no_others_confirming_events(
+    broker: psycopg.Connection, own_database: str, connect: Connect, change: str
+) -> None:
+    changing = connect(dsn=own_database, autocommit=False)
+    for original, confirming in (("tick", "told"), ("tock", "tolled")):
+        if original != "tick":
+            make_type(broker, original)
+        make_type(broker, confirming, "id bigint, ok boolean")
+        call(broker, "link_confirm_event", confirming, original)
+        publish(broker, original, 1)
+    call(broker, "subscribe", "s", "told")
+    call(broker, "subscribe", "b", "tolled")
+    rows(broker, "select pgps.dispatch_batch()")
+    rows(changing, change)
+    impatient(broker)
+    rows(broker, "select pgps.raise_confirming()")
+    rows(broker, "select pgps.dispatch_batch()")
+    told = "select payload ->> 'ok' from pgps.take(%s)"
+    assert [column(broker, told, [name]) for name in "bs"] == [["true"], []]
+    assert column(broker, "select last_error from pgps.confirm_events") == [None, None]
+    changing.rollback()
+    rows(broker, "select pgps.raise_confirming()")
+    rows(broker, "select pgps.dispatch_batch()")
+    assert [column(broker, told, [name]) for name in "bs"] == [[], ["true"]]

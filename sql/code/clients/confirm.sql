@@ -233,6 +233,28 @@ comment on function pgps_internal.confirm_raised(pgps_internal.confirm_link, int
 'One pass over a confirm link: raises the confirming events whose outcome is known, keeps the others open; returns the
 number of events taken plus the number confirmed';
 
+create or replace function pgps_internal.is_free(link pgps_internal.confirm_link) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_position pgps_internal.position := pgps_internal.position_of((is_free.link).subscription_id);
+begin
+    -- Looked at first, since a lock on a row is a write.
+    if not exists (select from pgps_internal.confirm_open o where o.link_id = (is_free.link).link_id)
+        and not exists (select from pgps_internal.next_events((is_free.link).subscription_id, v_position.acked_batch,
+            v_position.acked_event, 1)) then
+        return false;
+    end if;
+    perform from pgps_internal.confirm_link k where k.link_id = (is_free.link).link_id for key share skip locked;
+    return found and pgps_internal.hold_type((is_free.link).original)
+        and pgps_internal.hold_type((is_free.link).confirming);
+end
+$$;
+comment on function pgps_internal.is_free(pgps_internal.confirm_link) is
+'True when there is something to confirm by a link, and nobody is dropping it or changing one of its types, which is not
+waited for: then that does not happen before this transaction ends';
+
 create or replace function pgps.raise_confirming(max_events integer = 10000, out done bigint, out open bigint)
 returns record
 language plpgsql security definer
@@ -258,6 +280,7 @@ begin
     v_prepared := pgps_internal.prepared();
     for v_link in select k.* from pgps_internal.confirm_link k order by k.link_id loop
         begin
+            continue when not pgps_internal.is_free(v_link);
             done := done + pgps_internal.confirm_raised(v_link, raise_confirming.max_events);
             update pgps_internal.confirm_link k set last_error = null where k.link_id = v_link.link_id
                 and k.last_error is not null;
