@@ -65,7 +65,26 @@ end
 $$;
 comment on function pgps_internal.place_of(pgps_internal.spool, pgps_internal.spool_mark, bigint) is
 'Where in what a member gets a delivery is; nulls for one that is not known. id null: the last that the newest
-call handed out. is_gone: it may have been discarded since, and its space was given back';
+call handed out. is_gone: it may have been acknowledged and discarded, and its space was given back';
+
+create or replace function pgps_internal.unacknowledged_of(spool_id integer) returns int8multirange
+language plpgsql
+as $$
+begin
+    return (select coalesce(range_agg(int8range(u.after, u.upto, '(]')), '{}')
+        from pgps_internal.spool_member m
+        cross join lateral pgps_internal.mark_of(m.member_id) k
+        left join pgps_internal.spool_replay r on k.phase = 'r' and r.replay_id = k.replay_id
+        cross join lateral (
+            select k.seqn as after, case k.got_phase when 'r' then k.got_seqn else r.last_seqn end as upto
+            where k.phase = 'r'
+            union all
+            select case k.phase when 'n' then k.seqn else k.start end, k.got_seqn where k.got_phase = 'n') u
+        where m.spool_id = unacknowledged_of.spool_id and u.after < u.upto);
+end
+$$;
+comment on function pgps_internal.unacknowledged_of(integer) is
+'The numbers of what members of a group have received and not acknowledged';
 
 create or replace function pgps_internal.checkpoints_between(
     spool pgps_internal.spool, checkpoints_upto bigint, after_seqn bigint, upto bigint
@@ -147,7 +166,7 @@ begin
         return 0;
     end if;
     if v_place.is_gone then
-        return 0;  -- Discarded: nothing is left of it that could be acknowledged.
+        return 0;  -- It was acknowledged before: what is not, is kept (see slot_text).
     elsif v_place.phase is null or (pgps_internal.phase_place(v_place.phase), v_place.seqn)
         > (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
         raise exception 'member "%" has received no delivery %', args ->> 'member', args ->> 'id'

@@ -3,8 +3,8 @@
 -- spools and members, whose newest rows are carried over.
 -- Locks: access exclusive on the list of the slots and on one slot, for which it waits a tenth of a second at most:
 -- members look all the time. Where gaps are put together, the turns of the members, for which it waits as long.
--- Writes: spool_cancelled, spool_gap, spool_key, spool_mark, spool_message, spool_replay, spool_slot, spool_state,
--- spool_store, turn.
+-- Writes: spool_cancelled, spool_gap, spool_gone, spool_key, spool_mark, spool_message, spool_replay, spool_slot,
+-- spool_state, spool_store, turn.
 
 create or replace function pgps_internal.carry_over_spools(ledger text, segment regclass, newest bigint) returns void
 language plpgsql
@@ -183,12 +183,21 @@ create or replace function pgps_internal.slot_text(slot integer) returns text
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select format('pgps_internal.spool_message_%1$s m join standing t using (spool_id)
-        where not m.seqn <@ t.emptied and not exists (select from pgps_internal.spool_gone_%1$s g
-            where g.spool_id = m.spool_id and g.seqn = m.seqn)', slot_text.slot)
+    -- What a member has received it may acknowledge although it was discarded since: its number, and so what was before
+    -- it, is found by its id.
+    select format('with standing as materialized (select s.spool_id, t.emptied,
+            pgps_internal.unacknowledged_of(s.spool_id) as unacknowledged
+        from pgps_internal.spool s cross join lateral pgps_internal.standing_of_spool(s.spool_id) t),
+        kept as (
+            select m.*, m.seqn <@ t.emptied as is_emptied, g.is_gone
+            from pgps_internal.spool_message_%1$s m join standing t using (spool_id)
+            cross join lateral (select exists (select from pgps_internal.spool_gone_%1$s g
+                where g.spool_id = m.spool_id and g.seqn = m.seqn) as is_gone) g
+            where not (g.is_gone or m.seqn <@ t.emptied) or m.seqn <@ t.unacknowledged)', slot_text.slot)
 $$;
 comment on function pgps_internal.slot_text(integer) is
-'The text of FROM and WHERE for the messages m in a slot that are not discarded, and whose spool (in standing) exists';
+'The text of a WITH clause whose last query, kept, has what is to be kept of a slot: messages that are not discarded,
+and those that a member may acknowledge yet, of which the number is enough (is_emptied, is_gone)';
 
 create or replace function pgps_internal.poor_slots() returns integer[]
 language plpgsql
@@ -201,10 +210,9 @@ declare
 begin
     for v_slot in 0..11 loop
         continue when pg_relation_size(format('pgps_internal.spool_message_%s', v_slot)) = 0;
-        execute format('with standing as materialized (select s.spool_id, t.emptied from pgps_internal.spool s
-                cross join lateral pgps_internal.standing_of_spool(s.spool_id) t)
-            select a.n > 0 and 2 * l.n <= a.n from (select count(*) as n from pgps_internal.spool_message_%s) a,
-                (select count(*) as n from %s) l', v_slot, pgps_internal.slot_text(v_slot))
+        execute format('%s select a.n > 0 and 2 * k.n <= a.n
+            from (select count(*) as n from pgps_internal.spool_message_%s) a, (select count(*) as n from kept) k',
+            pgps_internal.slot_text(v_slot), v_slot)
         into v_is_poor;
         if v_is_poor then
             v_slots := v_slots || v_slot;
@@ -248,18 +256,21 @@ begin
         perform pgps_internal.write_slot_next(v_into);
     end if;
     perform pgps_internal.begin_slot(v_into);
-    execute format('with standing as materialized (select s.spool_id, t.emptied from pgps_internal.spool s
-            cross join lateral pgps_internal.standing_of_spool(s.spool_id) t),
-        kept as (
+    execute format('%3$s,
+        noted as (
+            insert into pgps_internal.spool_gone_%2$s (slot, spool_id, seqn)
+            select %2$s, k.spool_id, k.seqn from kept k where k.is_gone),
+        copied as (
             insert into pgps_internal.spool_message_%2$s (slot, spool_id, seqn, id, entry, message, keys, keywords,
                 expires, sender, spooler, spooled_at, is_checkpoint, bytes)
-            select %2$s, m.spool_id, m.seqn, m.id, m.entry, m.message, m.keys, m.keywords, m.expires, m.sender,
-                m.spooler, m.spooled_at, m.is_checkpoint, m.bytes
-            from %3$s order by m.spool_id, m.seqn
+            select %2$s, k.spool_id, k.seqn, k.id, k.entry,
+                case when k.is_gone or k.is_emptied then ''null'' else k.message end, k.keys, k.keywords, k.expires,
+                k.sender, k.spooler, k.spooled_at, k.is_checkpoint, k.bytes
+            from kept k order by k.spool_id, k.seqn
             returning spool_id, seqn, ctid)
         insert into pgps_internal.spool_key_%2$s (slot, spool_id, seqn, name, value, place)
-        select %2$s, k.spool_id, k.seqn, k.name, k.value, kept.ctid
-        from pgps_internal.spool_key_%1$s k join kept using (spool_id, seqn)',
+        select %2$s, k.spool_id, k.seqn, k.name, k.value, c.ctid
+        from pgps_internal.spool_key_%1$s k join copied c using (spool_id, seqn)',
         compact_slot.slot, v_into, pgps_internal.slot_text(compact_slot.slot));
     execute format('truncate only pgps_internal.spool_message_%1$s, only pgps_internal.spool_key_%1$s, '
         'only pgps_internal.spool_gone_%1$s', compact_slot.slot);
@@ -268,7 +279,7 @@ begin
 end
 $$;
 comment on function pgps_internal.compact_slot(integer) is
-'Copies what is not discarded of a slot into the one that is written, and truncates it; returns 1, or 0 when it is in
+'Copies what is to be kept of a slot into the one that is written, and truncates it; returns 1, or 0 when it is in
 use';
 
 create or replace function pgps_internal.sweep_replays() returns void

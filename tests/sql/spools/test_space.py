@@ -7,7 +7,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from pgps.embedded import EmbeddedCluster
-from tests.fix_broker import call, rows, value
+from tests.fix_broker import call, column, rows, value
 from tests.fix_clock import Clock
 from tests.fix_db import Connect, wait_until
 from tests.fix_spools import Member, Spool
@@ -121,6 +121,35 @@ def test_a_delivery_whose_space_was_given_back_is_acknowledged_with_nothing(
     for unknown in (waiting, waiting + 1_000_000):
         with pytest.raises(psycopg.errors.InvalidParameterValue, match=str(unknown)):
             member.ack(unknown)
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_who_acknowledges_what_was_discarded_since_has_acknowledged_all_before_it(
+    own: psycopg.Connection, connect: Connect, own_database: str, replay: bool
+) -> None:
+    spool = made(own)
+    member = Member(connect(dsn=own_database), spool, "m", join=False)
+    if not replay:
+        member.join()
+    fill(spool, 1_000)
+    spool.pointer(1_000)
+    if replay:
+        member.join(replay=True)
+    received = member.ids()
+    spool.discard(seqn="[5,7]")
+    spool.discard(seqn="[401,1000]")
+    give_back(spool, size(spool))
+    # Also when it lies in the slot that is copied next.
+    spool.discard(seqn="[101,400]")
+    give_back(spool, size(spool))
+    assert member.ack(received[5]) == 4
+    assert member.ack(received[3]) == 0
+    assert [seqn for seqn, *_ in member.received(3)] == [8, 9, 10]
+    assert member.ack(received[99]) == 93
+    # Nobody asks for them any more.
+    spool.discard(seqn="[8,100]")
+    give_back(spool, size(spool))
+    assert column(own, "select seqn from pgps_internal.spool_message order by 1") == [1, 2, 3, 4]
 
 
 def test_a_slot_that_is_in_use_is_left_for_the_next_time(
