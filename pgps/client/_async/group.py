@@ -42,6 +42,7 @@ class AsyncGroup:
         self._manner: dict[str, Any] = {"replay": replay, "ready": ready, "take_over": take_over}
         self._link: AsyncSession = core.another_feed().session
         self._joined_on: AnyConnection | None = None
+        self._is_member = False
         self._token = secrets.token_hex(16)
         self._signal = runtime.Signal()
         self._channel = ""
@@ -72,6 +73,7 @@ class AsyncGroup:
         self._core.require_open()
         self._link = self._core.another_feed().session
         self._joined_on = self.session = None
+        self._is_member = False
         try:
             rows = await self._said(_spools.CHANNEL, [folded(self.name)])
             if not rows:
@@ -160,11 +162,13 @@ class AsyncGroup:
 
     async def _enter(self, connection: AnyConnection) -> None:
         """Begin the member's session, or continue it on another connection, where it was."""
-        resumed = self.session is not None
         rows = await fetch(connection, _spools.CONNECT, self._named() | self._manner | {"token": self._token})
         self.session = rows[0][0]
-        manner = self._manner | {"resume": resumed, "replay": self._manner["replay"] and not resumed}
+        # A session alone is no membership: the connection may have been lost in between.
+        joins = not self._is_member
+        manner = self._manner | {"resume": not joins, "replay": self._manner["replay"] and joins}
         await fetch(connection, _spools.JOIN, self._named() | manner)
+        self._is_member = True
 
     async def _end(self) -> None:
         """Say that the session is over, since the server notices the end of a connection later, and close it."""

@@ -13,7 +13,7 @@ from pgps import errors
 from pgps.client import AsyncClient, AsyncGroup
 from pgps.client._async import group as members
 from pgps.client._async.session import AnyConnection, fetch
-from pgps.client._spools import CONNECT
+from pgps.client._spools import CONNECT, JOIN
 from tests.client.asynchronous.rig import dispatch, until
 from tests.fix_broker import call, rows, value
 
@@ -102,6 +102,35 @@ async def test_a_member_whose_new_session_was_not_told_to_it_goes_on_where_it_wa
         assert await texts(group, 2) == [2, 3]
         assert group.session is not None
         assert group.session > lost[0]
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_member_whose_connection_is_lost_while_it_joins_gets_its_replay(
+    dsn: str, admin: psycopg.Connection, spool: str, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    lost: list[str] = []
+
+    async def lost_at_join(connection: AnyConnection, query: str, params: Any) -> list[Any]:
+        if query == JOIN and not lost:
+            lost.append(query)
+            if is_done:
+                await fetch(connection, query, params)
+            rows(admin, "select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+        return await fetch(connection, query, params)
+
+    monkeypatch.setattr(members, "fetch", lost_at_join)
+    async with AsyncClient(dsn, poll=0.1) as client:
+        await client.spool_many(spool, [{"entry": 1, "message": n} for n in (1, 2, 3)])
+        dispatch(admin)
+        call(admin, "spool_set_replay_pointer", spool, 2)
+        dispatch(admin)
+        async with client.group(spool, f"{spool}_m", replay=True) as group:
+            assert await texts(group, 4) == [[1], [2], "|", 3]
+            # Once more, as the same object: it joins anew.
+            lost.clear()
+            await group.leave()
+            await group.join()
+            assert await texts(group, 3) == [[1], [2], "|"]
 
 
 async def test_messages_are_waited_for_and_their_requests_too(dsn: str, admin: psycopg.Connection, spool: str) -> None:

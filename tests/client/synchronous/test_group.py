@@ -12,7 +12,7 @@ import pytest
 
 from pgps import errors
 from pgps.client import Client, Group
-from pgps.client._spools import CONNECT
+from pgps.client._spools import CONNECT, JOIN
 from pgps.client._sync import group as members
 from pgps.client._sync.session import AnyConnection, fetch
 from tests.client.synchronous.rig import dispatch, until
@@ -103,6 +103,35 @@ def test_a_member_whose_new_session_was_not_told_to_it_goes_on_where_it_was(
         assert texts(group, 2) == [2, 3]
         assert group.session is not None
         assert group.session > lost[0]
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_member_whose_connection_is_lost_while_it_joins_gets_its_replay(
+    dsn: str, admin: psycopg.Connection, spool: str, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    lost: list[str] = []
+
+    def lost_at_join(connection: AnyConnection, query: str, params: Any) -> list[Any]:
+        if query == JOIN and not lost:
+            lost.append(query)
+            if is_done:
+                fetch(connection, query, params)
+            rows(admin, "select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+        return fetch(connection, query, params)
+
+    monkeypatch.setattr(members, "fetch", lost_at_join)
+    with Client(dsn, poll=0.1) as client:
+        client.spool_many(spool, [{"entry": 1, "message": n} for n in (1, 2, 3)])
+        dispatch(admin)
+        call(admin, "spool_set_replay_pointer", spool, 2)
+        dispatch(admin)
+        with client.group(spool, f"{spool}_m", replay=True) as group:
+            assert texts(group, 4) == [[1], [2], "|", 3]
+            # Once more, as the same object: it joins anew.
+            lost.clear()
+            group.leave()
+            group.join()
+            assert texts(group, 3) == [[1], [2], "|"]
 
 
 def test_messages_are_waited_for_and_their_requests_too(dsn: str, admin: psycopg.Connection, spool: str) -> None:
