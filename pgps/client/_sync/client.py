@@ -279,7 +279,7 @@ class Client:
         """Wait until every member present has acknowledged a message.
 
         Returns 1, 0 when it has not come to that within `timeout` seconds, None for a request that is unknown,
-        cancelled or discarded.
+        cancelled, discarded or expired.
         """
         deadline = _arguments.deadline(timeout)
         pause = 0.02

@@ -248,6 +248,27 @@ end
 $$;
 comment on function pgps_internal.do_spool_cancel(name, jsonb) is 'See pgps.spool_cancel';
 
+create or replace function pgps_internal.has_arrived(network_id integer, message pgps_internal.spool_message)
+returns integer
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (has_arrived.message).expires <= pgps_internal.clock() then
+        -- What has expired is passed over: only who noted an arrival before that has it.
+        return (select 1 from pgps_internal.network_contact c join pgps_internal.network_mark k on k.line = c.contact_id
+            where c.network_id = has_arrived.network_id and k.upto >= (has_arrived.message).seqn
+                and k.marked_at < (has_arrived.message).expires limit 1);
+    end if;
+    return coalesce((select bool_or(k.upto >= (has_arrived.message).seqn) from pgps_internal.network_contact c
+        cross join lateral pgps_internal.network_mark_of(c.contact_id) k
+        where c.network_id = has_arrived.network_id), false)::integer;
+end
+$$;
+comment on function pgps_internal.has_arrived(integer, pgps_internal.spool_message) is
+'1 when a message has arrived at a contact point of a network, else 0; null when it has expired, and it is not known
+that it arrived before';
+
 create or replace function pgps_internal.do_spool_inquire(caller name, args jsonb) returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -269,13 +290,13 @@ begin
         -- What has arrived is discarded here as a range; what was cancelled is noted by itself.
         return case when not exists (select from pgps_internal.spool_gone g
                 where g.spool_id = v_message.spool_id and g.seqn = v_message.seqn)
-            then coalesce((select bool_or(k.upto >= v_message.seqn) from pgps_internal.network_contact c
-                cross join lateral pgps_internal.network_mark_of(c.contact_id) k
-                where c.network_id = v_network), false)::integer end;
+            then pgps_internal.has_arrived(v_network, v_message) end;
     end if;
     -- Who is present is asked as of now, not as of the first time that this transaction has asked.
     perform pg_stat_clear_snapshot();
     return case when not pgps_internal.is_gone(v_message)
+            -- What has expired is passed over, and then looks as if it were acknowledged.
+            and coalesce(v_message.expires > pgps_internal.clock(), true)
         then pgps_internal.all_acked(v_message.spool_id, v_message.seqn)::integer end;
 end
 $$;

@@ -7,6 +7,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.fix_broker import call, meanwhile, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 from tests.fix_spools import Spool
 from tests.sql.spools.test_groups import Join, join
@@ -209,3 +210,19 @@ def test_what_was_put_at_the_front_is_taken_back_until_a_member_had_it(spool: Sp
     assert member.take() == [3]
     member.join(replay=True)
     assert call(spool.connection, "spool_cancel", made) is False
+
+
+def test_nobody_is_said_to_have_what_expired_before_it_was_handed_out(spool: Spool, join: Join, clock: Clock) -> None:
+    clock.set("2026-03-01 12:00+00")
+    member = join()
+    (made,) = spool.spool(1, expires=clock.now().replace(hour=13))
+    assert call(spool.connection, "spool_inquire", made) == 0
+    clock.advance("1 hour")
+    assert call(spool.connection, "spool_inquire", made) is None
+    spool.spool(2)
+    assert member.take() == [2]
+    assert call(spool.connection, "spool_inquire", made) is None
+    assert call(spool.connection, "spool_wait", made) is None
+    (other,) = spool.spool(3, expires=clock.now().replace(hour=14))
+    assert member.take() == [3]
+    assert call(spool.connection, "spool_inquire", other) == 1

@@ -1,0 +1,54 @@
+"""Who had a message, when those are gone who did: clients that were dropped, contact points that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pgps.testing.clock import Clock
+from tests.fix_broker import call
+from tests.links.conftest import brokers  # noqa: F401 - a fixture
+from tests.links.rig import Broker
+from tests.sql.spools.test_long_haul import Brokers, Haul, contents, dispatch
+
+_NOWHERE = "host=127.0.0.1 port=1 dbname=none"
+
+
+@pytest.fixture
+def norway(brokers: Brokers) -> Broker:  # noqa: F811
+    return brokers(1)[0]
+
+
+@pytest.fixture
+def sif(brokers: Brokers, norway: Broker) -> Broker:  # noqa: F811
+    """A contact point of network "sweden", which norway knows."""
+    made = brokers(1)[0]
+    call(norway.admin, "create_network", "sweden", [made.dsn, _NOWHERE])
+    return made
+
+
+@pytest.fixture
+def clock(norway: Broker) -> Iterator[Clock]:
+    made = Clock(norway.admin)
+    made.set("2026-03-01 12:00+00")
+    yield made
+    made.close()
+
+
+def test_what_expired_on_the_way_has_not_arrived(norway: Broker, sif: Broker, clock: Clock) -> None:
+    at_one = clock.now().replace(hour=13)
+    haul = Haul(norway.admin, sif.admin)
+    assert haul.open()
+    in_time = call(norway.admin, "spool", "checker", 1, "1", network="sweden", expires=at_one)
+    haul.carry()
+    late = call(norway.admin, "spool", "checker", 1, "2", network="sweden", expires=at_one)
+    dispatch(norway.admin)
+    assert [call(norway.admin, "spool_inquire", made) for made in (in_time, late)] == [1, 0]
+    clock.advance("1 hour")
+    assert call(norway.admin, "spool_inquire", late) is None
+    call(norway.admin, "spool", "checker", 1, "3", network="sweden")
+    haul.carry()
+    assert [seqn for seqn, _ in contents(norway.admin, "checker")] == []
+    assert [message for _, message in contents(sif.admin)][-1] == 3
+    assert [call(norway.admin, "spool_inquire", made) for made in (in_time, late)] == [1, None]
