@@ -58,8 +58,9 @@ comment on function pgps_internal.waiting_in(integer) is
 'How many messages of a spool, of how many bytes, are not dispatched yet, as far as the caller can see: those of its own
 transaction, too';
 
+drop function if exists pgps_internal.drop_up_to(pgps_internal.spool, pgps_internal.spool_state, bigint, text);
 create or replace function pgps_internal.drop_up_to(
-    spool pgps_internal.spool, state pgps_internal.spool_state, upto bigint, reason text
+    spool pgps_internal.spool, state pgps_internal.spool_state, from_seqn bigint, upto bigint, reason text
 ) returns pgps_internal.spool_state
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -70,7 +71,7 @@ declare
 begin
     execute 'select count(*) as messages, coalesce(sum(m.bytes), 0) as bytes, min(m.seqn) as first_seqn, '
         'max(m.seqn) as last_seqn ' || pgps_internal.live_text(drop_up_to.spool, '{}')
-    using v_state.spool_id, -9223372036854775808, drop_up_to.upto, v_state.emptied
+    using v_state.spool_id, drop_up_to.from_seqn, drop_up_to.upto, v_state.emptied
     into v_dropped;
     if v_dropped.messages > 0 then
         insert into pgps_internal.spool_gap (spool_id, first_seqn, last_seqn, messages, reason)
@@ -83,8 +84,9 @@ begin
     return v_state;
 end
 $$;
-comment on function pgps_internal.drop_up_to(pgps_internal.spool, pgps_internal.spool_state, bigint, text) is
-'Discards everything up to a number, and notes it as a gap; returns the new standing';
+comment on function pgps_internal.drop_up_to(
+    pgps_internal.spool, pgps_internal.spool_state, bigint, bigint, text
+) is 'Discards everything from one number to another, and notes it as a gap; returns the new standing';
 
 create or replace function pgps_internal.drop_oldest(spool pgps_internal.spool, state pgps_internal.spool_state)
 returns pgps_internal.spool_state
@@ -92,20 +94,34 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_from bigint := 1;
     v_upto bigint;
-    v_messages bigint := (drop_oldest.state).messages - (drop_oldest.spool).max_messages;
-    v_bytes bigint := (drop_oldest.state).bytes - (drop_oldest.spool).max_bytes;
+    v_messages bigint := coalesce((drop_oldest.state).messages - (drop_oldest.spool).max_messages, 0);
+    v_bytes bigint := coalesce((drop_oldest.state).bytes - (drop_oldest.spool).max_bytes, 0);
 begin
-    if coalesce(v_messages, 0) <= 0 and coalesce(v_bytes, 0) <= 0 then
+    if v_messages <= 0 and v_bytes <= 0 then
         return drop_oldest.state;
     end if;
+    -- As many as are too many, as if nothing lay at the front: no more of these go.
     execute 'select o.seqn from (select m.seqn, row_number() over (order by m.seqn) as messages, '
         'sum(m.bytes) over (order by m.seqn) as bytes ' || pgps_internal.live_text(drop_oldest.spool, '{}')
         || ') o where o.messages >= $5 and o.bytes >= $6 order by o.seqn limit 1'
-    using (drop_oldest.state).spool_id, -9223372036854775808, 9223372036854775807, (drop_oldest.state).emptied,
-        coalesce(v_messages, 0), coalesce(v_bytes, 0)
+    using (drop_oldest.state).spool_id, 1, 9223372036854775807, (drop_oldest.state).emptied, v_messages, v_bytes
     into v_upto;
-    return pgps_internal.drop_up_to(spool, drop_oldest.state, v_upto, 'limit');
+    if (drop_oldest.state).lowest < 0 then
+        -- What was put at the front is newer the further it lies there. So what goes lies together, on both sides of 0.
+        -- Ids say what is older, as far as numbers do not: a transaction may get its numbers late.
+        execute 'select min(o.seqn), max(o.seqn) from (
+            select t.seqn, sum(t.bytes) over before as bytes, count(*) over before as messages from (
+                select m.seqn, m.bytes, max(m.id) over (partition by m.seqn > 0 order by abs(m.seqn)) as age '
+            || pgps_internal.live_text(drop_oldest.spool, '{}') || ') t
+            window before as (order by t.age, abs(t.seqn) rows between unbounded preceding and 1 preceding)) o
+            where o.messages < $5 or coalesce(o.bytes, 0) < $6'
+        using (drop_oldest.state).spool_id, -9223372036854775808, coalesce(v_upto, 9223372036854775807),
+            (drop_oldest.state).emptied, v_messages, v_bytes
+        into v_from, v_upto;
+    end if;
+    return pgps_internal.drop_up_to(spool, drop_oldest.state, v_from, v_upto, 'limit');
 end
 $$;
 comment on function pgps_internal.drop_oldest(pgps_internal.spool, pgps_internal.spool_state) is
@@ -128,7 +144,8 @@ begin
     using (apply_retention.state).spool_id, -9223372036854775808, 9223372036854775807,
         (apply_retention.state).emptied, pgps_internal.clock() - (apply_retention.spool).retention
     into v_upto;
-    return pgps_internal.drop_up_to(spool, apply_retention.state, coalesce(v_upto, 9223372036854775806), 'retention');
+    return pgps_internal.drop_up_to(spool, apply_retention.state, -9223372036854775808,
+        coalesce(v_upto, 9223372036854775806), 'retention');
 end
 $$;
 comment on function pgps_internal.apply_retention(pgps_internal.spool, pgps_internal.spool_state) is

@@ -153,9 +153,22 @@ class Model:
 
     def drop_oldest(self) -> None:
         if self.limit is not None and len(self.messages) > self.limit:
-            oldest = sorted(self.messages)[: -self.limit]
+            oldest = sorted(self.by_age()[: -self.limit])
             self.dropped.append((oldest[0], oldest[-1]))
-            self.messages = {n: m for n, m in self.messages.items() if n > oldest[-1]}
+            self.messages = {n: m for n, m in self.messages.items() if n not in oldest}
+
+    def by_age(self) -> list[int]:
+        """Return the numbers, the oldest first: those at the front are newer the lower they are.
+
+        Of two on the same side of 0 the numbers say which is older, of others the requests.
+        """
+        ages = {}
+        for side in (sorted(n for n in self.messages if n > 0), sorted((n for n in self.messages if n < 0), key=abs)):
+            age = 0
+            for number in side:
+                age = max(age, self.messages[number].request)
+                ages[number] = age
+        return sorted(ages, key=lambda n: (ages[n], abs(n)))
 
     def remove(self, pattern: Pattern) -> None:
         for message in self.lying(self.pointer, pattern):

@@ -331,7 +331,7 @@ def test_a_gap_that_is_not_known_yet_is_not_told_in_part(spool: Spool, join: Joi
     member = join()
     spool.spool(1, 2, 3, 4)
     spool.pointer(2)
-    # What is discarded here, 2, will lie within the next gap: the message at the front goes first, then 3 and 4.
+    # What is discarded here, 2, will lie within the next gap: 3 and 4 go, and then the message at the front.
     call(spool.connection, "prepend_and_discard", spool.name, 1, '"front"')
     spool.dispatch()
     assert member.received() == [(1, {"gap": [1, 1]}, False), (3, 3, False), (4, 4, False)]
@@ -358,9 +358,10 @@ def test_a_gap_that_is_not_known_yet_is_not_told_in_part(spool: Spool, join: Joi
 
 def test_a_gap_put_together_of_several_is_acknowledged_as_a_whole(spool: Spool, join: Join) -> None:
     call(spool.connection, "spool_advise", spool.name, max_messages=3, on_limit="drop_oldest")
-    spool.spool(1, 2, 3, 4, 5)
+    spool.spool(1, 2)
     call(spool.connection, "prepend_and_discard", spool.name, 1, '"front"')
     spool.dispatch()
+    spool.spool(3, 4, 5)
     member = join(replay=True)
     # The message at the front was dropped last, and is the first in the gap.
     rest = [(3, 3, False), (4, 4, False), (5, 5, False)]
