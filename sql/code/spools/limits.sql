@@ -127,25 +127,57 @@ $$;
 comment on function pgps_internal.drop_oldest(pgps_internal.spool, pgps_internal.spool_state) is
 'Discards the oldest messages until the spool is within its limits; returns the new standing';
 
+create or replace function pgps_internal.old_range(spool pgps_internal.spool, state pgps_internal.spool_state)
+returns int8range
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now timestamptz := pgps_internal.clock();
+    v_before timestamptz := v_now - (old_range.spool).retention;
+    v_live text := pgps_internal.live_text(spool, '{}');
+    v_old text := v_live || ' and m.spooled_at < $5 order by m.seqn ';
+    v_young text := v_live || ' and m.spooled_at between $5 and $6 order by m.seqn ';
+    v_from bigint;
+    v_upto bigint;
+begin
+    -- Up to the last before the first that is young: spooled_at is nearly in the order of the numbers. What is of the
+    -- future, by the clock of another broker, or was spooled before this one was set back, is passed over.
+    execute 'select m.seqn - 1 ' || v_young || 'limit 1'
+    using (spool).spool_id, 1, 9223372036854775807, (state).emptied, v_before, v_now into v_upto;
+    execute 'select m.seqn ' || v_old || 'desc limit 1'
+    using (spool).spool_id, 1, coalesce(v_upto, 9223372036854775807), (state).emptied, v_before into v_upto;
+    if (state).lowest < 0 then
+        -- What was put at the front is younger the further it lies there.
+        execute 'select m.seqn + 1 ' || v_young || 'desc limit 1'
+        using (spool).spool_id, -9223372036854775808, -1, (state).emptied, v_before, v_now into v_from;
+        execute 'select m.seqn ' || v_old || 'limit 1'
+        using (spool).spool_id, coalesce(v_from, -9223372036854775808), -1, (state).emptied, v_before into v_from;
+    end if;
+    return case when coalesce(v_from, v_upto) is not null
+        then int8range(coalesce(v_from, 1), coalesce(v_upto, -1), '[]') end;
+end
+$$;
+comment on function pgps_internal.old_range(pgps_internal.spool, pgps_internal.spool_state) is
+'The numbers of the messages that are older than the retention of a spool, on both sides of 0 up to the first that is
+not; null when there are none';
+
 create or replace function pgps_internal.apply_retention(spool pgps_internal.spool, state pgps_internal.spool_state)
 returns pgps_internal.spool_state
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_upto bigint;
+    v_old int8range;
 begin
     if (apply_retention.spool).retention is null then
         return apply_retention.state;
     end if;
-    -- Up to the message before the first that is young enough: spooled_at is nearly in the order of the numbers.
-    execute 'select m.seqn - 1 ' || pgps_internal.live_text(apply_retention.spool, '{}',
-        more => ' and m.spooled_at >= $5 order by m.seqn limit 1')
-    using (apply_retention.state).spool_id, -9223372036854775808, 9223372036854775807,
-        (apply_retention.state).emptied, pgps_internal.clock() - (apply_retention.spool).retention
-    into v_upto;
-    return pgps_internal.drop_up_to(spool, apply_retention.state, -9223372036854775808,
-        coalesce(v_upto, 9223372036854775806), 'retention');
+    v_old := pgps_internal.old_range(spool, state);
+    if v_old is null then
+        return apply_retention.state;
+    end if;
+    return pgps_internal.drop_up_to(spool, apply_retention.state, lower(v_old), upper(v_old) - 1, 'retention');
 end
 $$;
 comment on function pgps_internal.apply_retention(pgps_internal.spool, pgps_internal.spool_state) is

@@ -66,21 +66,14 @@ create or replace function pgps_internal.ask_retention(spool pgps_internal.spool
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_oldest timestamptz;
 begin
-    execute 'select m.spooled_at ' || pgps_internal.live_text(ask_retention.spool, '{}',
-        more => ' order by m.seqn limit 1')
-    using (ask_retention.spool).spool_id, -9223372036854775808, 9223372036854775807,
-        (pgps_internal.standing_of_spool((ask_retention.spool).spool_id)).emptied
-    into v_oldest;
-    if v_oldest < pgps_internal.clock() - (ask_retention.spool).retention then
+    if pgps_internal.old_range(spool, pgps_internal.standing_of_spool((ask_retention.spool).spool_id)) is not null then
         perform pgps_internal.ask_spool(current_user, ask_retention.spool, 'l');
     end if;
 end
 $$;
 comment on function pgps_internal.ask_retention(pgps_internal.spool) is
-'Asks the dispatcher to apply the retention of a spool whose oldest message is older than that';
+'Asks the dispatcher to apply the retention of a spool that has messages which are older than that';
 
 create or replace function pgps_internal.try_store() returns boolean
 language plpgsql

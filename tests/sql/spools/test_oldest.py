@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.fix_broker import call, rows
+from tests.fix_broker import call, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 from tests.fix_spools import Member, Spool
 
@@ -67,3 +70,65 @@ def test_of_several_checkpoints_at_the_front_the_first_goes_first(made: Made) ->
     spool.spool(4, 5, 6)
     assert spool.contents() == {4: 4, 5: 5, 6: 6}
     assert sum(messages for *_, messages in gaps(spool)) == 5
+
+
+def test_the_retention_passes_over_a_young_checkpoint_at_the_front(made: Made, clock: Clock) -> None:
+    spool = made(retention="1 hour")
+    clock.set("2026-03-01 12:00+00")
+    spool.spool(1, 2)
+    spool.pointer(2)
+    clock.advance("30 minutes")
+    front(spool, "a")
+    spool.spool(3)
+    clock.advance("45 minutes")
+    front(spool, "b")
+    spool.spool(4)
+    value(spool.connection, "select pgps.reclaim()")
+    spool.dispatch()
+    assert spool.contents() == {-2: "b", -1: "a", 3: 3, 4: 4}
+    clock.advance("30 minutes")
+    value(spool.connection, "select pgps.reclaim()")
+    spool.dispatch()
+    assert spool.contents() == {-2: "b", 4: 4}
+    assert gaps(spool) == [(1, 2, 2), (-1, 3, 2)]
+    clock.advance("2 hours")
+    value(spool.connection, "select pgps.reclaim()")
+    spool.dispatch()
+    assert spool.contents() == {}
+
+
+@pytest.fixture
+def tomorrow(made: Made, clock: Clock) -> Spool:
+    """A spool with a message from a broker whose clock is a day ahead."""
+    clock.set("2026-03-01 12:00+00")
+    spool = made(retention="1 hour")
+    message = {"spool": "s", "entry": 1, "message": 0, "sender": "x", "spooler": "x"}
+    ahead = {"spooled_at": str(clock.now() + timedelta(days=1))}
+    head = {"broker": str(uuid4()), "epoch": 1, "name": "x", "network": "n", "network_id": 1, "after": 0, "upto": 1}
+    call(spool.connection, "network_take", Jsonb({**head, "messages": [message | ahead]}))
+    spool.dispatch()
+    return spool
+
+
+def test_what_is_of_tomorrow_keeps_the_retention_from_nothing_behind_it(tomorrow: Spool, clock: Clock) -> None:
+    value(tomorrow.connection, "select pgps.reclaim()")
+    tomorrow.spool(1, 2)
+    assert tomorrow.contents() == {1: 0, 2: 1, 3: 2}
+    clock.advance("30 minutes")
+    tomorrow.spool(3)
+    clock.advance("45 minutes")
+    value(tomorrow.connection, "select pgps.reclaim()")
+    tomorrow.dispatch()
+    assert tomorrow.contents() == {4: 3}
+
+
+def test_what_is_of_tomorrow_is_kept_while_nothing_behind_it_is_old(tomorrow: Spool, clock: Clock) -> None:
+    clock.advance("2 hours")
+    tomorrow.spool(1)
+    value(tomorrow.connection, "select pgps.reclaim()")
+    tomorrow.dispatch()
+    assert tomorrow.contents() == {1: 0, 2: 1}
+    clock.advance("26 hours")
+    value(tomorrow.connection, "select pgps.reclaim()")
+    tomorrow.dispatch()
+    assert tomorrow.contents() == {}
