@@ -14,9 +14,7 @@ from tests.fix_db import Connect
 from tests.fix_spools import Member, Spool
 
 Role = Callable[..., str]
-Open = Callable[[], psycopg.Connection]
-
-_NOWHERE = ["host=127.0.0.1 port=1 dbname=none"]
+Join = Callable[[str], Member]
 
 
 @pytest.fixture
@@ -41,57 +39,64 @@ def spool(broker: psycopg.Connection) -> Spool:
     return Spool(broker, "s")
 
 
-def member(dsn: str, connect: Connect, spool: Spool, name: str) -> Member:
-    return Member(connect(dsn=dsn), spool, name)
+@pytest.fixture
+def join(own_database: str, connect: Connect, spool: Spool) -> Join:
+    """Make members of the group, each with a connection of its own."""
+    return lambda name: Member(connect(dsn=own_database), spool, name)
+
+
+@pytest.fixture
+def sweden(broker: psycopg.Connection) -> str:
+    """A network that is nowhere."""
+    call(broker, "create_network", "sweden", ["host=127.0.0.1 port=1 dbname=none"])
+    return "sweden"
+
+
+def fill_and_discard(spool: Spool) -> list[int]:
+    """Give reclaim something to do; return the ids of the messages."""
+    messages = spool.spool(*range(40))
+    spool.pointer(40)
+    spool.discard()
+    return messages
 
 
 def test_a_network_is_not_dropped_while_reclaim_copies_what_waits_for_it(
-    broker: psycopg.Connection, session: psycopg.Connection, holder: psycopg.Connection, spool: Spool
+    broker: psycopg.Connection, session: psycopg.Connection, holder: psycopg.Connection, spool: Spool, sweden: str
 ) -> None:
-    call(broker, "create_network", "sweden", _NOWHERE)
-    spool.spool(*range(40))
-    spool.spool(1, 2, 3, network="sweden")
-    spool.pointer(40)
-    spool.discard()
+    spool.spool(1, 2, 3, network=sweden)
+    fill_and_discard(spool)
     assert value(holder, "select pgps.reclaim()") > 0
     with (
-        refused("2BP01", "3 messages", "sweden"),
-        meanwhile(broker, session, lambda: call(session, "drop_network", "sweden")),
+        refused("2BP01", "3 messages", sweden),
+        meanwhile(broker, session, lambda: call(session, "drop_network", sweden)),
     ):
         holder.commit()
 
 
 def test_a_network_is_dropped_in_no_transaction_that_does_not_see_what_waits(
-    broker: psycopg.Connection, holder: psycopg.Connection, spool: Spool
+    holder: psycopg.Connection, spool: Spool, sweden: str
 ) -> None:
-    call(broker, "create_network", "sweden", _NOWHERE)
     rows(holder, "set transaction isolation level repeatable read")
     rows(holder, "select count(*) from pgps.networks")
-    spool.spool(1, network="sweden")
+    spool.spool(1, network=sweden)
     with refused("25001"):
-        call(holder, "drop_network", "sweden")
+        call(holder, "drop_network", sweden)
 
 
 def test_two_who_alter_a_network_do_not_mix_its_contact_points(
-    broker: psycopg.Connection, session: psycopg.Connection, holder: psycopg.Connection
+    broker: psycopg.Connection, session: psycopg.Connection, holder: psycopg.Connection, sweden: str
 ) -> None:
-    call(broker, "create_network", "sweden", ["dbname=a"])
-    call(holder, "alter_network", "sweden", ["dbname=a", "dbname=b"])
-    with meanwhile(broker, session, lambda: call(session, "alter_network", "sweden", ["dbname=c"])):
+    call(holder, "alter_network", sweden, ["dbname=a", "dbname=b"])
+    with meanwhile(broker, session, lambda: call(session, "alter_network", sweden, ["dbname=c"])):
         holder.commit()
     assert value(broker, "select contacts from pgps.networks") == ["dbname=c"]
 
 
 def test_members_see_what_was_stored_while_another_slot_was_made_the_next(
-    own_database: str,
-    connect: Connect,
-    broker: psycopg.Connection,
-    session: psycopg.Connection,
-    holder: psycopg.Connection,
-    spool: Spool,
+    broker: psycopg.Connection, session: psycopg.Connection, holder: psycopg.Connection, spool: Spool, join: Join
 ) -> None:
     spool.spool(1)
-    m = member(own_database, connect, spool, "m")
+    m = join("m")
     rows(broker, "update pgps_internal.spool_slot set begun_in = null where slot = 8")
     rows(holder, "select from pgps_internal.spool_slot where slot = 8 for update")
     call(broker, "spool", "s", 1, "2")
@@ -132,9 +137,10 @@ def test_a_message_is_cancelled_that_was_set_aside_in_another_window(
     session: psycopg.Connection,
     holder: psycopg.Connection,
     spool: Spool,
+    join: Join,
 ) -> None:
     spool.spool(0)
-    m = member(own_database, connect, spool, "m")
+    m = join("m")
     first = connect(dsn=own_database, autocommit=False)
     rows(first, "select pg_current_xact_id()")
     message = call(broker, "spool", "s", 1, "1")
@@ -189,8 +195,9 @@ def test_nobody_cancels_whose_right_is_taken_meanwhile(
     holder: psycopg.Connection,
     spool: Spool,
     user: str,
+    join: Join,
 ) -> None:
-    member(own_database, connect, spool, "m")
+    join("m")
     one, other = spool.spool(1, 2)
     second = connect(user, dsn=own_database)
     assert call(holder, "spool_cancel", other)
@@ -211,16 +218,11 @@ def test_a_program_does_not_move_the_member_of_the_one_that_took_over(
 
 
 def test_a_replay_has_what_is_dispatched_while_it_begins(
-    own_database: str,
-    connect: Connect,
-    broker: psycopg.Connection,
-    session: psycopg.Connection,
-    holder: psycopg.Connection,
-    spool: Spool,
+    broker: psycopg.Connection, session: psycopg.Connection, holder: psycopg.Connection, spool: Spool, join: Join
 ) -> None:
     spool.spool(1, 2, 3)
     spool.pointer(1)
-    m = member(own_database, connect, spool, "m")
+    m = join("m")
     call(broker, "spool_set_replay_pointer", "s", 3)
     repeated = []
     # The replay waits for its id.
@@ -233,13 +235,13 @@ def test_a_replay_has_what_is_dispatched_while_it_begins(
 
 
 def test_members_that_connect_during_a_transaction_are_present_for_it(
-    own_database: str, connect: Connect, broker: psycopg.Connection, holder: psycopg.Connection, spool: Spool
+    own_database: str, connect: Connect, holder: psycopg.Connection, spool: Spool, join: Join
 ) -> None:
     spool.spool(1)
     spool.pointer(1)
-    a = member(own_database, connect, spool, "a")
+    a = join("a")
     rows(holder, "select members from pgps.spools")
-    b = member(own_database, connect, spool, "b")
+    b = join("b")
     [message] = spool.spool(2)
     assert a.take() == [2]
     assert call(holder, "spool_inquire", message) == 0
@@ -270,9 +272,7 @@ def test_a_full_spool_counts_what_a_transaction_spooled_before_others_were_dispa
 def test_who_has_no_right_keeps_nothing_from_being_reclaimed(
     own_database: str, connect: Connect, broker: psycopg.Connection, spool: Spool, role: Role
 ) -> None:
-    messages = spool.spool(*range(40))
-    spool.pointer(40)
-    spool.discard()
+    messages = fill_and_discard(spool)
     stranger = connect(role("stranger"), dsn=own_database, autocommit=False)
     assert call(stranger, "spool_getseqn", messages[0]) == 0
     assert call(stranger, "spool_inquire", messages[0]) is None
