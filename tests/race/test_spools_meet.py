@@ -281,3 +281,32 @@ def test_who_has_no_right_keeps_nothing_from_being_reclaimed(
     assert value(broker, "select pgps.reclaim()") > 0
     with suppress(psycopg.Error):
         stranger.rollback()
+
+
+def test_a_message_is_cancelled_though_a_member_is_always_at_work(
+    broker: psycopg.Connection, session: psycopg.Connection, spool: Spool, join: Join
+) -> None:
+    busy, idle = (join(name) for name in ("a", "b"))
+    spool.spool(*range(100))
+    *_, last = spool.spool(100)
+    for m in (busy, idle):
+        rows(m.connection, "set lock_timeout = '300ms'")
+        m.received(1)
+        m.connection.autocommit = False
+    answers: list[bool] = []
+    busy.received(1)
+    with meanwhile(broker, session, lambda: answers.append(call(session, "spool_cancel", last))):
+        for _ in range(40):
+            # It begins before the other one ends, unless it has to wait for too long.
+            try:
+                idle.received(1)
+            except psycopg.errors.LockNotAvailable:
+                idle.connection.rollback()
+            busy.connection.rollback()
+            busy, idle = idle, busy
+            if answers:
+                break
+        has_ended = bool(answers)
+        for m in (busy, idle):
+            m.connection.rollback()
+    assert (has_ended, answers) == (True, [True])

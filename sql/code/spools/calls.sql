@@ -179,8 +179,8 @@ begin atomic
 end;
 comment on function pgps.spool_cancel(bigint) is
 'Takes a message back: true if no member had it yet; nobody gets it then, and its number stays unused. false when it is
-too late, or for an unknown id. Waits for members that are receiving. For whoever spooled it, and with the privilege
-replay. Errors: 42501, 25001.';
+too late, or for an unknown id. Waits for members that are receiving; where some always are, these wait,
+too. For whoever spooled it, while it has the privilege spool, and with the privilege replay. Errors: 42501, 25001.';
 
 create or replace function pgps.spool_inquire(id bigint) returns integer
 language sql

@@ -146,44 +146,70 @@ $$;
 comment on function pgps_internal.is_gone(pgps_internal.spool_message) is
 'True for a message in the store that was discarded or cancelled';
 
+create or replace function pgps_internal.try_members(
+    spool_id integer, most integer, out is_held boolean, out busy bigint
+) returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp set lock_timeout = 0
+as $$
+declare
+    v_member bigint;
+begin
+    perform set_config('lock_timeout', try_members.most || 'ms', true);
+    -- Nobody becomes a member until the transaction ends (see enter_group): so these are all.
+    perform from pgps_internal.turn t where t.kind = 'q' and t.id = try_members.spool_id for update;
+    for v_member in select m.member_id from pgps_internal.spool_member m
+        where m.spool_id = try_members.spool_id order by m.member_id
+    loop
+        busy := v_member;
+        perform from pgps_internal.turn t where t.kind = 'h' and t.id = v_member for update;
+    end loop;
+    is_held := true;
+exception when lock_not_available or deadlock_detected then
+    is_held := false;
+end
+$$;
+comment on function pgps_internal.try_members(integer, integer) is
+'Takes the turns of all members of a group, and that of becoming one; when somebody has one of them for longer than so
+many milliseconds, none, and busy is the member that has, null for who becomes one';
+
 create or replace function pgps_internal.hold_members(spool_id integer) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_member bigint;
+    v_tried record;
+    v_most numeric := 1;
+    v_tries integer := 0;
 begin
     insert into pgps_internal.turn (kind, id) values ('q', hold_members.spool_id) on conflict do nothing;
     insert into pgps_internal.turn (kind, id)
     select 'h', m.member_id from pgps_internal.spool_member m where m.spool_id = hold_members.spool_id
     on conflict do nothing;
     loop
-        begin
-            v_member := null;
-            -- Nobody becomes a member until the transaction ends (see enter_group): so these are all.
-            perform from pgps_internal.turn t where t.kind = 'q' and t.id = hold_members.spool_id for update nowait;
-            for v_member in select m.member_id from pgps_internal.spool_member m
-                where m.spool_id = hold_members.spool_id order by m.member_id
-            loop
-                perform from pgps_internal.turn t where t.kind = 'h' and t.id = v_member for update nowait;
-            end loop;
-            return;
-        exception when lock_not_available then
-            null;
-        end;
+        v_tried := pgps_internal.try_members(hold_members.spool_id, v_most::integer);
+        exit when v_tried.is_held;
         -- One of them is at work: it alone is waited for, with none of the turns, so that the others go on.
         begin
-            perform pgps_internal.hold((case when v_member is null then 'q' else 'h' end)::"char",
-                coalesce(v_member, hold_members.spool_id));
+            perform pgps_internal.hold((case when v_tried.busy is null then 'q' else 'h' end)::"char",
+                coalesce(v_tried.busy, hold_members.spool_id));
             raise exception 'let go';
         exception when raise_exception then
             null;
         end;
+        v_tries := v_tries + 1;
+        if v_tries >= 3 then
+            -- Somebody always is. So the turns that are free are kept for a while, and each time for longer: until
+            -- those at work have ended theirs, and wait for this one.
+            v_most := least(greatest(2 * v_most, 50), 3600000, nullif(1000 * extract(epoch from
+                current_setting('lock_timeout')::interval), 0));
+        end if;
     end loop;
 end
 $$;
 comment on function pgps_internal.hold_members(integer) is
-'Takes the turns of all members of a group, at a moment when none of them has its turn, and that of becoming one';
+'Takes the turns of all members of a group, and that of becoming one: at a moment when nobody has any of them, or, where
+that does not come, one after the other, while those whose turns it has wait';
 
 create or replace function pgps_internal.enter_group(spool_id integer) returns void
 language plpgsql

@@ -1,7 +1,8 @@
 -- Process groups: a group is named as its spool, its members are clients (clients/clients.sql). A member is present
 -- while the session lives in which it has joined; whoever looks notices that one has crashed.
--- Locks: the turn of a member's client, until the transaction ends, for whatever moves the member.
--- Writes: spool_mark, spool_member.
+-- Locks: the turn of a member's client, until the transaction ends, for whatever moves the member; the rows of the
+-- spools of a client that is dropped.
+-- Writes: spool_mark, spool_member, turn.
 
 create or replace function pgps_internal.is_present(member pgps_internal.spool_member) returns boolean
 language sql stable
@@ -201,6 +202,8 @@ begin
     on conflict on constraint spool_member_spool_id_client_id_key do update
     set session = excluded.session, ready = excluded.ready, joined_at = pgps_internal.clock()
     returning m.* into v_member;
+    -- Here, so that nobody who takes its turn makes it first, for which others would wait until that is committed.
+    insert into pgps_internal.turn (kind, id) values ('h', v_member.member_id) on conflict do nothing;
     if v_replay then
         perform pgps_internal.enter_store();
         perform pgps_internal.begin_replay(caller, v_spool, '{}', array[v_member.member_id], v_member.member_id);
