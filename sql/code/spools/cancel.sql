@@ -48,7 +48,32 @@ $$;
 comment on function pgps_internal.asked(bigint) is
 'The spool and the spooler of a message that is not dispatched yet; nulls when there is none';
 
-create or replace function pgps_internal.may_follow(caller name, spool_id integer, spooler text) returns boolean
+create or replace function pgps_internal.spools_there(role name, spool pgps_internal.spool, id bigint)
+returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text;
+    v_here pgps_internal.spool;
+begin
+    if (spools_there.spool).network_id is null then
+        return pgps_internal.spool_allows(role, spool, 'spool');
+    end if;
+    -- As pgps_internal.outbox_of asks.
+    v_name := coalesce((pgps_internal.stored(spools_there.id)).message,
+        (select l.message from pgps_internal.pgps_spool_log l where l.event_id = spools_there.id)) ->> 'spool';
+    select s.* into v_here from pgps_internal.spool s where s.name = v_name and s.network_id is null;
+    return case when found then pgps_internal.spool_allows(role, v_here, 'spool')
+        else pg_has_role(role, 'pgps_admin', 'usage') end;
+end
+$$;
+comment on function pgps_internal.spools_there(name, pgps_internal.spool, bigint) is
+'True while a role may spool into the spool of a request, or into that of its name when it is for a network';
+
+drop function if exists pgps_internal.may_follow(name, integer, text);
+create or replace function pgps_internal.may_follow(caller name, spool_id integer, spooler text, id bigint)
+returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -56,13 +81,15 @@ declare
     v_spool pgps_internal.spool;
 begin
     select s.* into v_spool from pgps_internal.spool s where s.spool_id = may_follow.spool_id;
+    -- Messages know their spoolers by name: one of the same name that came later has not the rights of that one.
     return found and (exists (select from pg_roles r where r.rolname = may_follow.spooler
-            and pg_has_role(may_follow.caller, r.oid, 'usage'))
+            and pg_has_role(may_follow.caller, r.oid, 'usage')
+            and pgps_internal.spools_there(r.rolname, v_spool, may_follow.id))
         or pgps_internal.spool_allows(may_follow.caller, v_spool, 'replay'));
 end
 $$;
-comment on function pgps_internal.may_follow(name, integer, text) is
-'True for whoever spooled a message, and whoever may replay its spool';
+comment on function pgps_internal.may_follow(name, integer, text, bigint) is
+'True for whoever spooled a message and may spool there still, and for whoever may replay its spool';
 
 create or replace function pgps_internal.require_following(caller name, spool_id integer, spooler text, id bigint)
 returns void
@@ -70,10 +97,11 @@ language plpgsql
 as $$
 begin
     if not pgps_internal.may_follow(require_following.caller, require_following.spool_id,
-            require_following.spooler) then
+            require_following.spooler, require_following.id) then
         raise exception 'role "%" may not cancel request %', require_following.caller, require_following.id
         using errcode = '42501',
-            hint = 'Only whoever spooled it, and whoever may replay the spool, can take it back.';
+            hint = 'Only whoever spooled it, while it may spool there, and whoever may replay the spool, can take it '
+                'back.';
     end if;
 end
 $$;
@@ -106,7 +134,7 @@ begin
     asked := pgps_internal.asked(followed.id);
     message := pgps_internal.stored(followed.id);
     is_followed := pgps_internal.may_follow(followed.caller, coalesce(message.spool_id, asked.spool_id),
-        coalesce(message.spooler, asked.spooler));
+        coalesce(message.spooler, asked.spooler), followed.id);
     if not is_followed then
         raise exception 'let go';
     end if;

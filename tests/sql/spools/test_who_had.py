@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 
 from pgps.testing.clock import Clock
-from tests.fix_broker import call
+from tests.fix_broker import call, refused, rows
+from tests.fix_db import Connect
+from tests.fix_spools import Spool
 from tests.links.conftest import brokers  # noqa: F401 - a fixture
 from tests.links.rig import Broker
 from tests.sql.spools.test_long_haul import Brokers, Haul, contents, dispatch
 
+Role = Callable[..., str]
+
 _NOWHERE = "host=127.0.0.1 port=1 dbname=none"
+
+
+@pytest.fixture
+def broker(own_database: str, connect: Connect) -> psycopg.Connection:
+    return connect(dsn=own_database)
+
+
+@pytest.fixture
+def own(broker: psycopg.Connection) -> Spool:
+    call(broker, "create_spool", "s")
+    return Spool(broker, "s")
 
 
 @pytest.fixture
@@ -52,3 +68,28 @@ def test_what_expired_on_the_way_has_not_arrived(norway: Broker, sif: Broker, cl
     assert [seqn for seqn, _ in contents(norway.admin, "checker")] == []
     assert [message for _, message in contents(sif.admin)][-1] == 3
     assert [call(norway.admin, "spool_inquire", made) for made in (in_time, late)] == [1, None]
+
+
+@pytest.mark.parametrize("network", [None, "sweden"])
+@pytest.mark.parametrize("is_dispatched", [False, True])
+def test_a_role_of_the_same_name_takes_nothing_back_that_a_dropped_one_has_spooled(
+    own_database: str, connect: Connect, own: Spool, role: Role, network: str | None, is_dispatched: bool
+) -> None:
+    call(own.connection, "create_network", "sweden", [_NOWHERE])
+    alice = role("alice")
+    call(own.connection, "grant_spool", "s", "spool", alice)
+    session = connect(alice, dsn=own_database)
+    taken, left = (call(session, "spool", "s", 1, "1", network=network) for _ in range(2))
+    if is_dispatched:
+        own.dispatch()
+    assert call(session, "spool_cancel", taken) is True
+    assert call(session, "spool_inquire", left) == 0
+    session.close()
+    rows(own.connection, f"drop role {alice}")
+    rows(own.connection, f"create role {alice}")
+    namesake = connect(dsn=own_database)
+    rows(namesake, f"set role {alice}")
+    with refused("42501", alice):
+        call(namesake, "spool_cancel", left)
+    assert call(namesake, "spool_inquire", left) is None
+    assert call(own.connection, "spool_cancel", left) is True
