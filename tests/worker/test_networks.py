@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -16,9 +16,11 @@ from tests.fix_broker import call, rows, value
 from tests.fix_db import wait_until
 from tests.fix_server import TEMPLATE
 from tests.fix_spools import Member, Spool
-from tests.fix_worker import WorkerProcess, Workers, workers
+from tests.fix_worker import WorkerProcess, Workers
+from tests.links.conftest import brokers, workers
+from tests.links.rig import Broker
 
-__all__ = ["workers"]
+__all__ = ["brokers", "workers"]
 
 _PART = 40
 
@@ -203,3 +205,34 @@ def test_a_contact_point_of_an_older_release_says_no_more_than_a_number(
     workers(own_database)
     spool(own_database, 0)
     wait_until(lambda: arrived(own_cluster.dsn()) == list(range(_PART)), what="the messages arrive")
+
+
+@pytest.fixture
+def norway(brokers: Callable[[int], list[Broker]]) -> psycopg.Connection:
+    """A broker that knows another one as network "sweden"."""
+    here, there = brokers(2)
+    call(here.admin, "create_network", "sweden", [there.dsn])
+    return here.admin
+
+
+def test_a_standby_whose_session_ends_says_nothing_of_the_connection(
+    norway: psycopg.Connection, workers: Workers
+) -> None:
+    dsn = norway.info.dsn
+    for _ in range(2):
+        workers(dsn)
+    state = "select state, last_error from pgps.networks"
+    wait_until(lambda: rows(norway, state) == [("up", None)], what="the network is up")
+    query = """
+        select a.pid from pg_stat_activity a, pgps.network_contacts c
+        where a.datname = current_database() and a.application_name like '%%/network-sweden' and a.pid <> c.manager
+            and a.state = 'idle' and a.query like 'select pgps.network_open%%'
+    """
+    wait_until(lambda: len(rows(norway, query)) == 1, what="the other one stands by")
+    for _ in range(2):
+        # The second time it has said what it had to say of the first.
+        ((standby,),) = rows(norway, query)
+        call_ended = "select pg_terminate_backend(%s, 10000)"
+        assert rows(norway, call_ended, [standby]) == [(True,)]
+        wait_until(lambda: len(rows(norway, query)) == 1, what="it stands by again")
+        assert rows(norway, state) == [("up", None)]

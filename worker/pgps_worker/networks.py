@@ -118,6 +118,7 @@ class Line:
     stop: Stop
     ears: Ears
     was_up: bool = False
+    stands_by: bool = False
 
     async def run(self) -> None:
         """Serve it until asked to stop, or cancelled; whatever breaks, begin again."""
@@ -135,18 +136,22 @@ class Line:
                 text = in_one_line(error)
                 said = about(network=self.contact.network, error=text)
                 log.warning("network %s: %s; again in %.1f s", self.contact.network, text, pause, extra=said)
-                await self._note("waiting", error)
+                # That of another worker is up all the same, or it says itself why not.
+                if not self.stands_by:
+                    await self._note("waiting", error)
                 await self.stop.sleep(pause)
 
     async def _serve(self) -> None:
         name = f"network-{self.contact.network}"[:24]
         contact = self.contact
-        remote = outward(self.config, contact.conninfo, user=contact.user, passfile=contact.passfile)
         async with connect(self.config, name, statement_timeout=_NO_TIMEOUT) as here:
             while not await _value(here, "select pgps.network_open(%s)", [self.contact.number]):
+                self.stands_by = True
                 await self.stop.sleep(_HEARTBEAT)
                 if self.stop.requested:
                     return
+            self.stands_by = False
+            remote = outward(self.config, contact.conninfo, user=contact.user, passfile=contact.passfile)
             async with connect(remote, name, statement_timeout=_NO_TIMEOUT) as there:
                 with self.ears.hear(self.contact.channel) as ear:
                     await self._carry(here, there, ear)
