@@ -7,6 +7,8 @@ from typing import Any, LiteralString
 import psycopg
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
+from pgps.errors import ConfigError
+
 __all__: list[str] = []
 
 _UNLIMITED: LiteralString = "select pg_catalog.set_config('statement_timeout', '0', true); "
@@ -16,8 +18,11 @@ _RETRIES = Retrying(
 
 
 def connect(dsn: str, application_name: str) -> psycopg.Connection:
-    """Open a session whose statements may take as long as they need."""
-    connection = psycopg.connect(dsn, fallback_application_name=application_name)
+    """Open a session whose statements may take as long as they need. Raises ConfigError when no host can be that."""
+    try:
+        connection = psycopg.connect(dsn, fallback_application_name=application_name)
+    except UnicodeError as error:
+        raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
     lift(connection)
     return connection
 

@@ -144,6 +144,10 @@ def test_a_malformed_dsn_is_told_of(pgps_without_database: Pgps) -> None:
     result = pgps_without_database("type", "ls", "--dsn", "nonsense")
     assert result.status == 1
     assert result.err.startswith("error: ")
+    for command in (("type", "ls", "--dsn"), ("install",)):
+        result = pgps_without_database(*command, "host=a..b dbname=x")
+        assert result.status == 1
+        assert result.err.startswith("error: no host has such a name")
 
 
 def test_the_module_runs_as_a_program() -> None:

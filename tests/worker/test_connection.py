@@ -172,3 +172,11 @@ def test_settings_that_cannot_work_are_refused(setting: str, value: object, says
     with pytest.raises(ConfigError) as refused:
         WorkerConfig(**given)  # type: ignore[arg-type]
     assert says in str(refused.value)
+
+
+async def test_a_host_that_cannot_be_a_name_is_wrong_in_the_connection_string() -> None:
+    config = WorkerConfig(dsn="host=a..b dbname=x", name="me")
+    with pytest.raises(ConfigError, match="no host has such a name") as caught:
+        async with connect(config, "tester", statement_timeout=1):
+            pass
+    assert caught.value.hint

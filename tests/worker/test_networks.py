@@ -236,3 +236,13 @@ def test_a_standby_whose_session_ends_says_nothing_of_the_connection(
         assert rows(norway, call_ended, [standby]) == [(True,)]
         wait_until(lambda: len(rows(norway, query)) == 1, what="it stands by again")
         assert rows(norway, state) == [("up", None)]
+
+
+def test_a_host_that_has_no_possible_name_is_told_of(norway: psycopg.Connection, workers: Workers) -> None:
+    call(norway, "create_network", "nowhere", ["host=a..b dbname=x"])
+    workers(norway.info.dsn)
+    query = "select state, last_error, hint from pgps.networks where name = 'nowhere'"
+    wait_until(lambda: rows(norway, query)[0][0] == "waiting", what="the network says why it waits")
+    ((_, error, hint),) = rows(norway, query)
+    assert "no host has such a name" in error
+    assert hint

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgps.errors import PgpsError
+from pgps.errors import ConfigError, PgpsError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,10 +58,15 @@ async def connect(
     `statement_timeout` is in seconds; `settings` are further server settings.
     Nothing is prepared by name: a filter or callback that runs in the session
     could replace a prepared statement, and have its own run with the worker's
-    rights. Raises psycopg.OperationalError when the server cannot be reached.
+    rights. Raises psycopg.OperationalError when the server cannot be reached,
+    ConfigError when no host can have such a name.
     """
     params = _params(config, service, statement_timeout, settings or {})
-    connection = await psycopg.AsyncConnection.connect(autocommit=True, prepare_threshold=None, **params)  # type: ignore[arg-type]
+    try:
+        connection = await psycopg.AsyncConnection.connect(autocommit=True, prepare_threshold=None, **params)  # type: ignore[arg-type]
+    except UnicodeError as error:
+        # Looked up by Python, which asks nobody for the address of what is no name: "a..b".
+        raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
     try:
         yield connection
     finally:
