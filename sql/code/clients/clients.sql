@@ -274,6 +274,7 @@ begin
         where r.client_id = v_client.client_id);
     perform pgps_internal.drop_subscription(r.subscription_id) from pgps_internal.registration r
     where r.client_id = v_client.client_id and r.subscription_id is not null;
+    perform pgps_internal.remember_had(v_client.client_id);
     delete from pgps_internal.client c where c.client_id = v_client.client_id;
     delete from pgps_internal.turn t where t.kind = 'c' and t.id = v_client.client_id;
     perform pgps_internal.refresh_direct(t) from unnest(v_types) t;
@@ -343,7 +344,8 @@ begin atomic
 end;
 comment on function pgps.drop_client(text) is
 'Drops a client with its registrations, the events that they have not received, its requests, replies and checkpoints.
-Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+For pgps.spool_cancel what it had as a member of groups stays what somebody had: waits for a transaction that changes
+the spool of such a group. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
 grant execute on function pgps.connect_client(text, boolean, bigint, text), pgps.use_client(text, bigint),
     pgps.disconnect_client(text, bigint), pgps.drop_client(text) to public;

@@ -252,6 +252,31 @@ end
 $$;
 comment on function pgps_internal.do_group_ready(name, jsonb) is 'See pgps.group_ready';
 
+create or replace function pgps_internal.remember_had(client_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- One client after the other: each adds to what the one before has left.
+    perform from pgps_internal.spool s
+    where s.spool_id in (select m.spool_id from pgps_internal.spool_member m
+        where m.client_id = remember_had.client_id)
+    order by s.spool_id for no key update;
+    -- What the replay pointer has passed nobody takes back (see somebody_had).
+    perform pgps_internal.write_mark(row(null, - m.spool_id, null, 'n', 0, 'n', 0, null, 0, 0, null, '{}', '{}',
+        (k.had + coalesce(b.had, '{}')) * (int8multirange(int8range(t.replay_pointer, null, '()'))
+            + int8multirange(int8range(null, 0))), 0)::pgps_internal.spool_mark)
+    from pgps_internal.spool_member m
+    cross join lateral pgps_internal.mark_of(m.member_id) k
+    cross join lateral pgps_internal.mark_of(- m.spool_id) b
+    cross join lateral pgps_internal.standing_of_spool(m.spool_id) t
+    where m.client_id = remember_had.client_id and k.had <> '{}';
+end
+$$;
+comment on function pgps_internal.remember_had(bigint) is
+'Before a client is dropped: keeps which messages it had as a member of groups, in a mark of the number of the spool,
+below 0, as if that were a member';
+
 create or replace function pgps_internal.somebody_had(spool_id integer, seqn bigint) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -262,13 +287,17 @@ begin
             and somebody_had.seqn <= (pgps_internal.standing_of_spool(somebody_had.spool_id)).replay_pointer
         or exists (select from pgps_internal.spool_member m cross join lateral pgps_internal.mark_of(m.member_id) k
             where m.spool_id = somebody_had.spool_id and somebody_had.seqn <@ k.had)
+        or coalesce(somebody_had.seqn <@ (pgps_internal.mark_of(- somebody_had.spool_id)).had, false)
         or exists (select from pgps_internal.spool s join pgps_internal.network_contact c using (network_id)
             cross join lateral pgps_internal.network_mark_of(c.contact_id) k
-            where s.spool_id = somebody_had.spool_id and somebody_had.seqn <= k.handed);
+            where s.spool_id = somebody_had.spool_id and somebody_had.seqn <= k.handed)
+        or exists (select from pgps_internal.spool s
+            cross join lateral pgps_internal.network_mark_of(pgps_internal.left_out_line(s.network_id)) k
+            where s.spool_id = somebody_had.spool_id and s.network_id is not null and somebody_had.seqn <= k.handed);
 end
 $$;
 comment on function pgps_internal.somebody_had(integer, bigint) is
-'True when a message was handed out to a member, or to a contact point';
+'True when a message was handed out to a member, or to a contact point, also when it is none any more';
 
 create or replace function pgps_internal.all_acked(spool_id integer, seqn bigint) returns boolean
 language plpgsql stable

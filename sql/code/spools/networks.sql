@@ -2,8 +2,8 @@
 -- spooled for a network waits in a spool of its own, which has no name that anybody could give; each contact point gets
 -- all of it (long_haul.sql). This file has their definitions.
 -- Locks: catalogue rows; who spools for a network keeps its spool (long_haul.sql); who drops one, the store (see
--- pgps_internal.enter_store).
--- Writes: network, network_contact, spool, spool_store.
+-- pgps_internal.enter_store); whose contact points are changed, the turn of handing out what waits for the network.
+-- Writes: network, network_contact, network_mark, spool, spool_store.
 
 create or replace function pgps_internal.find_network(name text) returns pgps_internal.network
 language plpgsql stable
@@ -41,6 +41,31 @@ $$;
 comment on function pgps_internal.localized(jsonb) is
 'Arguments of messages, some of which are for network LOCAL: names are case-folded, so that is this broker';
 
+create or replace function pgps_internal.left_out_line(network_id integer) returns bigint
+language sql immutable
+as $$ select -4611686018427387904 - left_out_line.network_id $$;
+comment on function pgps_internal.left_out_line(integer) is
+'The line in network_mark that says what the contact points of a network were handed that were left out';
+
+create or replace function pgps_internal.remember_handed(network_id integer, contacts text[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_line bigint := pgps_internal.left_out_line(remember_handed.network_id);
+begin
+    -- Who hands something out at this moment is waited for.
+    perform pgps_internal.hold_network(remember_handed.network_id);
+    insert into pgps_internal.network_mark (line, handed, upto)
+    select v_line, max(k.handed), 0
+    from pgps_internal.network_contact c cross join lateral pgps_internal.network_mark_of(c.contact_id) k
+    where c.network_id = remember_handed.network_id and c.conninfo <> all (remember_handed.contacts)
+    having max(k.handed) > coalesce((pgps_internal.network_mark_of(v_line)).handed, 0);
+end
+$$;
+comment on function pgps_internal.remember_handed(integer, text[]) is
+'Before all contact points of a network but these are left out: keeps up to which number they were handed messages';
+
 create or replace function pgps_internal.set_contacts(network pgps_internal.network, contacts text[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -58,6 +83,7 @@ begin
     end if;
     perform pgps_internal.check_conninfo(v_name, c), pgps_internal.warn_of_password(v_name, c)
     from unnest(set_contacts.contacts) c;
+    perform pgps_internal.remember_handed((set_contacts.network).network_id, set_contacts.contacts);
     delete from pgps_internal.network_contact k
     where k.network_id = (set_contacts.network).network_id and k.conninfo <> all (set_contacts.contacts);
     insert into pgps_internal.network_contact (network_id, place, conninfo)

@@ -25,15 +25,18 @@ begin
                 got_id, got_count, start, checkpoints_upto, skip, acked, had, seen)
             select o.member_id, o.replay_id, o.phase, o.seqn, o.got_phase, o.got_seqn, o.got_id, o.got_count, o.start,
                 o.checkpoints_upto, o.skip, o.acked, o.had, o.seen
-            from %s o join pgps_internal.spool_member m using (member_id)
-            where not exists (select from pgps_internal.spool_mark n
-                where n.member_id = o.member_id and n.mark_id > o.mark_id)
+            from %s o
+            where (exists (select from pgps_internal.spool_member m where m.member_id = o.member_id)
+                    or exists (select from pgps_internal.spool s where s.spool_id = - o.member_id))
+                and not exists (select from pgps_internal.spool_mark n
+                    where n.member_id = o.member_id and n.mark_id > o.mark_id)
             order by o.mark_id', carry_over_spools.segment);
     end if;
 end
 $$;
 comment on function pgps_internal.carry_over_spools(text, regclass, bigint) is
-'Before a segment of the ledgers of spools is truncated: writes the newest row of each spool, or member, again';
+'Before a segment of the ledgers of spools is truncated: writes the newest row of each spool, or member, again,
+also what is remembered of members that are none any more (see pgps_internal.remember_had)';
 
 create or replace function pgps_internal.reclaim_spools(newest bigint) returns bigint
 language plpgsql

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from pgps.testing.clock import Clock
-from tests.fix_broker import call, refused, rows
+from tests.fix_broker import call, refused, rows, value
 from tests.fix_db import Connect
-from tests.fix_spools import Spool
+from tests.fix_spools import Member, Spool
 from tests.links.conftest import brokers  # noqa: F401 - a fixture
 from tests.links.rig import Broker
 from tests.sql.spools.test_long_haul import Brokers, Haul, contents, dispatch
@@ -31,6 +31,45 @@ def own(broker: psycopg.Connection) -> Spool:
     return Spool(broker, "s")
 
 
+def outlived_marks(connection: psycopg.Connection) -> None:
+    """Reclaim the segments of the ledgers in which the marks are that were written so far."""
+    for ledger in ("spool_mark", "network_mark"):
+        rows(connection, f"select setval('pgps_internal.{ledger}_id_seq', 16384 * 2)")
+    value(connection, "select pgps.reclaim(100)")
+    for ledger in ("spool_mark", "network_mark"):
+        assert value(connection, f"select count(*) from pgps_internal.{ledger}_0") == 0
+
+
+def test_what_a_member_had_is_not_taken_back_when_its_client_was_dropped(
+    own_database: str, connect: Connect, own: Spool
+) -> None:
+    members = [Member(connect(dsn=own_database), own, name) for name in ("a", "b", "c")]
+    first, second, third = own.spool(1, 2, 3)
+    assert members[1].take(1) == [1]
+    assert len(members[0].received(2)) == 2
+    for member in members:
+        call(own.connection, "disconnect_client", member.name, session=member.session)
+        call(own.connection, "drop_client", member.name)
+    outlived_marks(own.connection)
+    assert [call(own.connection, "spool_cancel", made) for made in (first, second, third)] == [False, False, True]
+    own.dispatch()
+    # What follows is another matter, also for a client of that name.
+    (later,) = own.spool(4)
+    again = Member(connect(dsn=own_database), own, "a", replay=True)
+    assert call(own.connection, "spool_cancel", later) is True
+    assert again.take() == ["|", 1, 2]
+
+
+def test_a_spool_that_is_dropped_leaves_no_mark_of_its_members(own_database: str, connect: Connect, own: Spool) -> None:
+    member = Member(connect(dsn=own_database), own, "a")
+    own.spool(1)
+    assert member.take() == [1]
+    call(own.connection, "drop_client", "a")
+    call(own.connection, "drop_spool", "s")
+    outlived_marks(own.connection)
+    assert value(own.connection, "select count(*) from pgps_internal.spool_mark") == 0
+
+
 @pytest.fixture
 def norway(brokers: Brokers) -> Broker:  # noqa: F811
     return brokers(1)[0]
@@ -42,6 +81,19 @@ def sif(brokers: Brokers, norway: Broker) -> Broker:  # noqa: F811
     made = brokers(1)[0]
     call(norway.admin, "create_network", "sweden", [made.dsn, _NOWHERE])
     return made
+
+
+def test_what_a_contact_point_had_is_not_taken_back_when_it_was_left_out(norway: Broker, sif: Broker) -> None:
+    had = call(norway.admin, "spool", "checker", 1, "1", network="sweden")
+    haul = Haul(norway.admin, sif.admin)
+    assert haul.open()
+    haul.carry()
+    assert contents(sif.admin) == [(1, 1)]
+    waits = call(norway.admin, "spool", "checker", 1, "2", network="sweden")
+    dispatch(norway.admin)
+    call(norway.admin, "alter_network", "sweden", [_NOWHERE])
+    outlived_marks(norway.admin)
+    assert [call(norway.admin, "spool_cancel", made) for made in (had, waits)] == [False, True]
 
 
 @pytest.fixture
