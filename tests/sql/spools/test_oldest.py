@@ -34,6 +34,12 @@ def front(spool: Spool, message: str) -> None:
     spool.checkpoint(f'"{message}"', prepend=True, discard=Jsonb({"sender": "nobody"}))
 
 
+def give_back(spool: Spool) -> None:
+    """Let the retention be applied."""
+    value(spool.connection, "select pgps.reclaim(1000000)")
+    spool.dispatch()
+
+
 def gaps(spool: Spool) -> list[tuple[int, ...]]:
     query = "select first_seqn, last_seqn, messages from pgps.spool_gaps where spool = %s order by noted_at"
     return rows(spool.connection, query, [spool.name])
@@ -83,17 +89,14 @@ def test_the_retention_passes_over_a_young_checkpoint_at_the_front(made: Made, c
     clock.advance("45 minutes")
     front(spool, "b")
     spool.spool(4)
-    value(spool.connection, "select pgps.reclaim()")
-    spool.dispatch()
+    give_back(spool)
     assert spool.contents() == {-2: "b", -1: "a", 3: 3, 4: 4}
     clock.advance("30 minutes")
-    value(spool.connection, "select pgps.reclaim()")
-    spool.dispatch()
+    give_back(spool)
     assert spool.contents() == {-2: "b", 4: 4}
     assert gaps(spool) == [(1, 2, 2), (-1, 3, 2)]
     clock.advance("2 hours")
-    value(spool.connection, "select pgps.reclaim()")
-    spool.dispatch()
+    give_back(spool)
     assert spool.contents() == {}
 
 
@@ -111,24 +114,21 @@ def tomorrow(made: Made, clock: Clock) -> Spool:
 
 
 def test_what_is_of_tomorrow_keeps_the_retention_from_nothing_behind_it(tomorrow: Spool, clock: Clock) -> None:
-    value(tomorrow.connection, "select pgps.reclaim()")
+    give_back(tomorrow)
     tomorrow.spool(1, 2)
     assert tomorrow.contents() == {1: 0, 2: 1, 3: 2}
     clock.advance("30 minutes")
     tomorrow.spool(3)
     clock.advance("45 minutes")
-    value(tomorrow.connection, "select pgps.reclaim()")
-    tomorrow.dispatch()
+    give_back(tomorrow)
     assert tomorrow.contents() == {4: 3}
 
 
 def test_what_is_of_tomorrow_is_kept_while_nothing_behind_it_is_old(tomorrow: Spool, clock: Clock) -> None:
     clock.advance("2 hours")
     tomorrow.spool(1)
-    value(tomorrow.connection, "select pgps.reclaim()")
-    tomorrow.dispatch()
+    give_back(tomorrow)
     assert tomorrow.contents() == {1: 0, 2: 1}
     clock.advance("26 hours")
-    value(tomorrow.connection, "select pgps.reclaim()")
-    tomorrow.dispatch()
+    give_back(tomorrow)
     assert tomorrow.contents() == {}
