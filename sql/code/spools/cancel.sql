@@ -304,7 +304,7 @@ comment on function pgps_internal.do_spool_cancel(name, jsonb) is 'See pgps.spoo
 
 create or replace function pgps_internal.has_arrived(network_id integer, message pgps_internal.spool_message)
 returns integer
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
