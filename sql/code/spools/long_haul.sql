@@ -156,6 +156,24 @@ $$;
 comment on function pgps_internal.read_outbox(pgps_internal.spool, pgps_internal.spool_state, bigint, integer) is
 'The next messages for a network after a number, and the number of the last of them; nulls when there is nothing';
 
+create or replace function pgps_internal.managed(contact bigint) returns pgps_internal.network_contact
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_contact pgps_internal.network_contact;
+begin
+    select c.* into v_contact from pgps_internal.network_contact c where c.contact_id = managed.contact;
+    if v_contact.holder is distinct from pgps_internal.holder() then
+        raise exception 'contact point % is not managed by this session', managed.contact
+        using errcode = '55000', hint = 'Begin with pgps.network_open.';
+    end if;
+    return v_contact;
+end
+$$;
+comment on function pgps_internal.managed(bigint) is
+'The contact point of which this session is the manager. Errors: 55000 it is not, or there is none';
+
 create or replace function pgps_internal.do_network_next(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -173,11 +191,7 @@ declare
     v_said text;
 begin
     perform pgps_internal.require_worker(caller, 'serve networks'), pgps_internal.require_read_committed();
-    select c.* into v_contact from pgps_internal.network_contact c where c.contact_id = (args ->> 'contact')::bigint;
-    if v_contact.holder is distinct from pgps_internal.holder() then
-        raise exception 'contact point % is not managed by this session', args ->> 'contact'
-        using errcode = '55000', hint = 'Begin with pgps.network_open.';
-    end if;
+    v_contact := pgps_internal.managed((args ->> 'contact')::bigint);
     perform pgps_internal.enter_store();
     select n.* into v_network from pgps_internal.network n where n.network_id = v_contact.network_id;
     select s.* into v_spool from pgps_internal.spool s where s.network_id = v_network.network_id;
@@ -192,6 +206,8 @@ begin
     if v_state.last_seqn > v_after and v_state.messages > 0
         and coalesce(args ->> 'upto', args ->> 'reached') is not null then
         perform pgps_internal.hold_network(v_network.network_id);
+        -- It may have been left out while this waited, and nobody would know what it was handed.
+        v_contact := pgps_internal.managed(v_contact.contact_id);
         v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
         select r.upto, r.messages into v_upto, v_messages
         from pgps_internal.read_outbox(v_spool, v_state, v_after, (args ->> 'max_messages')::integer) r;

@@ -242,6 +242,20 @@ def test_a_contact_point_that_was_put_back_says_what_it_lost(norway: Broker, swe
     assert column(sif, "select gaps from pgps.network_origins") == [1]
 
 
+def test_a_contact_point_that_is_left_out_meanwhile_is_handed_nothing(
+    norway: Broker, sweden: list[Broker], connect: Connect
+) -> None:
+    haul = Haul(connect(dsn=norway.dsn), sweden[0].admin)
+    haul.open()
+    sent = call(norway.admin, "spool", "checker", 1, "1", network="sweden")
+    dispatch(norway.admin)
+    holder = connect(dsn=norway.dsn, autocommit=False)
+    call(holder, "alter_network", "sweden", [sweden[1].dsn])
+    with refused("55000", "not managed"), meanwhile(norway.admin, haul.here, haul.next):
+        holder.commit()
+    assert call(norway.admin, "spool_cancel", sent), "nobody had it"
+
+
 def test_who_may_spool_into_a_network_and_define_one(
     norway: Broker, sweden: list[Broker], connect: Connect, role: Callable[..., str]
 ) -> None:
