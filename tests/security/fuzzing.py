@@ -264,6 +264,7 @@ _GOOD_OF: dict[tuple[str, str], Any] = {
     ("spool_advise", "on_limit"): "refuse",
     ("explain_composite_event", "event_id"): 1,
     ("network_take", "batch"): "{}",
+    ("network_reached", "batch"): "{}",
     ("create_event_type", "attributes"): "n integer",
     ("create_rule", "name"): "fresh",
     ("create_rule", "attributes"): "{new.n}",

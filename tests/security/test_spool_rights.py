@@ -56,7 +56,7 @@ CALLS: dict[str, set[str]] = {
     "note_contact(-1, 'up')": ADMIN,
 }
 """Who may make a call; everybody else is refused."""
-ELSEWHERE = {"network_next", "network_take"}
+ELSEWHERE = {"network_next", "network_reached", "network_take"}
 """A worker's, whose session has opened a connection first: see tests/sql/spools/test_long_haul.py."""
 ANSWERS: dict[str, tuple[set[str], Any, Any]] = {
     "spool_getseqn({request})": (FOLLOWING, 2, 0),

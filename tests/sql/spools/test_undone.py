@@ -54,7 +54,7 @@ STANDING = (
     "first_seqn, last_seqn, replay_pointer, checkpoint_pointer, replayable, new, discarded, members, operational, "
     "play_through, max_messages, on_limit"
 )
-WORKERS = {"serve_networks", "network_open", "network_next", "network_take", "note_contact"}
+WORKERS = {"serve_networks", "network_open", "network_next", "network_reached", "network_take", "note_contact"}
 
 
 @dataclass
