@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 import psycopg
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from pgps.errors import ConfigError
+from pgps.errors import host_names
 
 __all__: list[str] = []
 
@@ -19,10 +19,8 @@ _RETRIES = Retrying(
 
 def connect(dsn: str, application_name: str) -> psycopg.Connection:
     """Open a session whose statements may take as long as they need. Raises ConfigError when no host can be that."""
-    try:
+    with host_names():
         connection = psycopg.connect(dsn, fallback_application_name=application_name)
-    except UnicodeError as error:
-        raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
     lift(connection)
     return connection
 

@@ -28,6 +28,9 @@ server tells: `detail`, and the `constraint` or `attribute` it is about.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import psycopg
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "WrongState",
     "class_of",
     "from_database",
+    "host_names",
 ]
 
 
@@ -225,6 +229,18 @@ def from_database(error: psycopg.Error) -> BrokerError:
         error.diag.column_name,
     )
     return told
+
+
+@contextlib.contextmanager
+def host_names() -> Iterator[None]:
+    """Raise ConfigError when the block connects to what cannot be the name of a host, such as "a..b".
+
+    Python looks such a name up before libpq does, and refuses to encode it.
+    """
+    try:
+        yield
+    except UnicodeError as error:
+        raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
 
 
 def class_of(sqlstate: str | None) -> type[BrokerError]:

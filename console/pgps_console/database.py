@@ -20,7 +20,7 @@ from psycopg.sql import SQL, Composed
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
-from pgps.errors import PgpsError
+from pgps.errors import PgpsError, host_names
 
 __all__ = ["STATEMENT_TIMEOUT", "Access", "Busy", "Places", "Reader", "Refused", "Row"]
 
@@ -159,7 +159,8 @@ class Access:
 
     async def connect(self) -> psycopg.AsyncConnection[Row]:
         """Return a new connection; raises Refused when the server has not asked for the password."""
-        connection = await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True, row_factory=dict_row)
+        with host_names():
+            connection = await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True, row_factory=dict_row)
         try:
             # As with dblink: a server that trusts this process must not thereby trust whoever can reach its port.
             if not self._without_password and not connection.pgconn.used_password:

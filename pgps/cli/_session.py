@@ -23,7 +23,7 @@ from pgps._catalogue import Query
 from pgps.cli import _statements
 from pgps.cli._errors import WrongUsage
 from pgps.cli._output import Output, RawJson
-from pgps.errors import ConfigError, InstallError, UnknownName, from_database
+from pgps.errors import InstallError, UnknownName, from_database, host_names
 
 __all__ = ["Options", "Row", "Session"]
 
@@ -79,15 +79,14 @@ class Session:
     def connect(self) -> psycopg.Connection[Row]:
         """Return a new connection, which the caller closes; raises ConnectionLost, ConfigError."""
         try:
-            connection = psycopg.connect(
-                make_conninfo(self.dsn(), fallback_application_name="pgps/cli", client_encoding="utf8"),
-                autocommit=True,
-                row_factory=dict_row,
-            )
+            with host_names():
+                connection = psycopg.connect(
+                    make_conninfo(self.dsn(), fallback_application_name="pgps/cli", client_encoding="utf8"),
+                    autocommit=True,
+                    row_factory=dict_row,
+                )
         except psycopg.Error as error:
             raise from_database(error) from error
-        except UnicodeError as error:
-            raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
         for name, loader in _LOADERS.items():
             connection.adapters.register_loader(name, loader)
         # The views are wide and their rows few: compiling them took 2 s where running them took 10 ms. A database may

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgps import config
-from pgps.errors import ConfigError, ConnectionLost
+from pgps.errors import ConfigError, ConnectionLost, host_names
 from pgps_spark.errors import database_errors
 
 __all__ = ["connect", "dsn_of", "jdbc_options", "resolved"]
@@ -50,7 +50,7 @@ def connect(dsn: str, *, autocommit: bool = True, patience: float = 0.0) -> psyc
     deadline = time.monotonic() + patience
     while True:
         try:
-            with database_errors():
+            with database_errors(), host_names():
                 return psycopg.connect(wanted, autocommit=autocommit)
         except ConnectionLost as error:
             if time.monotonic() >= deadline or "password authentication" in error.message:

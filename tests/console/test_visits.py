@@ -10,6 +10,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from starlette.testclient import TestClient
 
+from pgps.errors import ConfigError
 from pgps_console import sessions
 from pgps_console.app import create_app
 from pgps_console.config import ConsoleConfig
@@ -261,6 +262,13 @@ async def test_of_many_guesses_at_once_only_so_many_are_made(dsn: str, boss: str
     answers = [str(answer) for answer in await asyncio.gather(*guesses, return_exceptions=True)]
     assert len([answer for answer in answers if "does not let this role in" in answer]) == 10
     assert len([answer for answer in answers if "too many failed attempts" in answer]) == 20
+
+
+@pytest.mark.anyio
+async def test_a_host_that_cannot_be_a_name_is_told_of() -> None:
+    known = sessions.Sessions(ConsoleConfig(dsn="host=a..b dbname=x"))
+    with pytest.raises(ConfigError, match="no host has such a name"):
+        await known.login("somebody", "secret", "127.0.0.1")
 
 
 def test_when_every_visit_is_another_role_s_nobody_is_thrown_out(

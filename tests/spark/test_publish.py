@@ -331,6 +331,14 @@ def test_a_row_that_cannot_even_be_shown_stops_nothing(spark: SparkSession, brok
     assert found[8][1]["at"].startswith("11476-")
 
 
+def test_a_host_that_cannot_be_a_name_is_wrong_in_the_connection_string() -> None:
+    from pgps_spark import jdbc_options
+
+    with pytest.raises(ConfigError, match="no host has such a name") as caught:
+        jdbc_options("host=a..b dbname=x")
+    assert caught.value.hint
+
+
 def test_a_jdbc_write_is_as_secure_as_the_connection_string_says(broker: Broker) -> None:
     from pgps_spark import jdbc_options
 

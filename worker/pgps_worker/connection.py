@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgps.errors import ConfigError, PgpsError
+from pgps.errors import PgpsError, host_names
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,11 +62,8 @@ async def connect(
     ConfigError when no host can have such a name.
     """
     params = _params(config, service, statement_timeout, settings or {})
-    try:
+    with host_names():
         connection = await psycopg.AsyncConnection.connect(autocommit=True, prepare_threshold=None, **params)  # type: ignore[arg-type]
-    except UnicodeError as error:
-        # Looked up by Python, which asks nobody for the address of what is no name: "a..b".
-        raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
     try:
         yield connection
     finally:
@@ -76,10 +73,11 @@ async def connect(
 def connect_here(config: WorkerConfig, service: str, *, statement_timeout: float) -> psycopg.Connection:
     """Open a connection as `connect` does, in a thread that may be blocked, which closes it.
 
-    Raises psycopg.OperationalError when the server cannot be reached.
+    Raises what `connect` does.
     """
     params = _params(config, service, statement_timeout, {})
-    return psycopg.connect(autocommit=True, prepare_threshold=None, **params)  # type: ignore[arg-type]
+    with host_names():
+        return psycopg.connect(autocommit=True, prepare_threshold=None, **params)  # type: ignore[arg-type]
 
 
 def _params(config: WorkerConfig, service: str, statement_timeout: float, settings: dict[str, str]) -> dict[str, str]:

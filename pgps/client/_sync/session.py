@@ -18,7 +18,7 @@ from pgps.client._beyond import all_rows
 from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._wire import is_alive, loads, mapped
-from pgps.errors import BrokerError, ClientClosed, ConfigError, ConnectionLost, SessionTaken
+from pgps.errors import BrokerError, ClientClosed, ConnectionLost, SessionTaken, host_names
 
 __all__ = [
     "AnyConnection",
@@ -105,12 +105,10 @@ def open_connection(target: Target) -> AnyConnection:
     statement may go to another server process, and this one serves other clients.
     """
     with mapped():
-        try:
+        with host_names():
             connection = psycopg.Connection.connect(
                 autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
             )
-        except UnicodeError as error:
-            raise ConfigError(f"no host has such a name: {error}", hint="Correct the host.") from error
         set_json_loads(loads, connection)
         try:
             if is_pooled(connection):

@@ -179,6 +179,21 @@ $$;
 comment on function pgps_internal.has_rights(pgps_internal.subscription) is
 'False when the owner has lost SELECT on the event type; always true for a subscription to a prefix';
 
+create or replace function pgps_internal.due_again(subscription_id bigint, max_events integer, hurry boolean)
+returns pgps_internal.received[]
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg((0, f.event_id, f.type_id, f.attempts + 1)::pgps_internal.received order by f.event_id)
+    from (select f.* from pgps_internal.failure f
+        where f.subscription_id = due_again.subscription_id and f.state = 'retrying'
+            and (due_again.hurry or f.due_at <= pgps_internal.clock())
+        order by f.event_id limit due_again.max_events) f
+$$;
+comment on function pgps_internal.due_again(bigint, integer, boolean) is
+'The oldest failures of a subscription that are to be tried again now, with the attempt that it will be; null when there
+is none. hurry: also those that are not due yet';
+
 create or replace function pgps_internal.run(
     subscription pgps_internal.subscription, max_events integer, hurry boolean, washed boolean
 ) returns bigint
@@ -195,7 +210,9 @@ declare
     v_events integer := 0;
 begin
     perform pgps_internal.require_read_committed(), pgps_internal.require_unwritten('callbacks cannot be run');
-    if not pgps_internal.try_subscription(v_id) then return 0; end if;
+    if not pgps_internal.try_subscription(v_id) then
+        return 0;
+    end if;
     if (select s.state from pgps_internal.subscription s where s.subscription_id = v_id) <> 'active' then
         return 0;
     end if;
@@ -207,10 +224,7 @@ begin
         return 0;
     end if;
     v_position := pgps_internal.position_of(v_id);
-    select array_agg((0, f.event_id, f.type_id, f.attempts + 1)::pgps_internal.received order by f.event_id) into v_due
-    from (select f.* from pgps_internal.failure f
-        where f.subscription_id = v_id and f.state = 'retrying' and (run.hurry or f.due_at <= pgps_internal.clock())
-        order by f.event_id limit run.max_events) f;
+    v_due := pgps_internal.due_again(v_id, run.max_events, run.hurry);
     if v_due is not null then
         v_events := pgps_internal.try_events(run.subscription, v_due, run.washed);
         -- Those that failed again have been tried once more since; those that were not tried stay as they are.
