@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 _MARKERS = "os^Dv<>pX*"
+_WHICH = (", every ", ", a tenth ")
+"""Where the words in the name of a table begin that say which events are meant."""
 
 
 def draw(results: dict[str, Any], directory: Path) -> dict[str, list[str]]:
@@ -39,10 +41,14 @@ def _plot(experiment: dict[str, Any], title: str, cells: list[dict[str, Any]], f
 
     picture, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
     _DRAW[experiment["plot"]](axes, cells)
-    axes.set_title(experiment["title"])
-    axes.set_ylabel(title.partition(", by ")[0].partition(", every ")[0].partition(", a tenth ")[0])
+    what, _, by = title.partition(", by ")
+    what, told, which = next((parts for word in _WHICH if (parts := what.partition(word))[1]), (what, "", ""))
+    axes.set_title(f"{experiment['title']}: {told.removeprefix(', ')}{which}" if told else experiment["title"])
+    axes.set_ylabel(what)
+    if by:
+        axes.set_xlabel(by)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7, frameon=False)
+    picture.legend(loc="outside right upper", fontsize=7, frameon=False)
     picture.savefig(file, metadata={"Date": None})
     plt.close(picture)
 
