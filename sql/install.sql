@@ -60,6 +60,7 @@
 \ir schema/0063_lane_parts.sql
 \ir schema/0064_direct_looked.sql
 \ir schema/0065_network_marks.sql
+\ir schema/0066_network_arrived.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -314,6 +315,7 @@
 \ir code/spools/origins.sql
 \ir code/spools/arrived.sql
 \ir code/spools/reached.sql
+\ir code/spools/known.sql
 \ir code/spools/long_haul.sql
 \ir code/spools/networks.sql
 \ir code/spools/spool_one.sql

@@ -131,6 +131,7 @@ as $roster$
     ('sweep', 'types', 'pgps_internal.drop_features()'),
     ('sweep', 'advertised', 'pgps_internal.sweep_advertised()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
+    ('sweep', 'networks', 'pgps_internal.sweep_known()'),
     ('sweep', 'gaps', 'pgps_internal.sweep_gaps()'),
     ('sweep', 'dropped spools', 'pgps_internal.sweep_dropped()'),
     ('sweep', 'units', 'pgps_internal.sweep_participants()'),

@@ -192,7 +192,8 @@ comment on function pgps.spool_inquire(bigint) is
 '1 when every member present has acknowledged the message of a request (a member that joined later and does not get it
 is not waited for), else 0; null for ids that are unknown, cancelled, discarded, or not the caller''s business, and for
 a message that has expired: members pass over it, and who had it before is not known any more. Of a message for a
-network: 1 when it has arrived there; null when it has expired and is not known to have arrived before.';
+network: 1 when it has arrived there, until its space here is given back, as early as seconds after it has arrived at
+all contact points, and null from then on; null, too, when it has expired and is not known to have arrived before.';
 
 create or replace function pgps.spool_wait(id bigint, timeout interval = '0') returns integer
 language sql

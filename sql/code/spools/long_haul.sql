@@ -134,7 +134,7 @@ comment on function pgps_internal.do_note_contact(name, jsonb) is 'See pgps.note
 
 create or replace function pgps_internal.read_outbox(
     spool pgps_internal.spool, state pgps_internal.spool_state, after_seqn bigint, max_messages integer,
-    out upto bigint, out messages jsonb
+    out upto bigint, out messages jsonb, out marks jsonb
 ) returns record
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -143,18 +143,20 @@ begin
     -- As many as fit into 4 MB, one at least.
     execute 'select max(o.seqn), to_jsonb(array_agg(o.message || jsonb_build_object(''entry'', o.entry, ''keys'',
             o.keys, ''keywords'', o.keywords, ''expires'', o.expires, ''sender'', o.sender, ''spooler'', o.spooler,
-            ''spooled_at'', o.spooled_at) order by o.seqn))
+            ''spooled_at'', o.spooled_at) order by o.seqn)),
+            to_jsonb(array_agg(format(''%s:%s'', o.id, extract(epoch from o.spooled_at)) order by o.seqn))
         from (select m.*, sum(m.bytes) over (order by m.seqn) - m.bytes as before
             from (select m.* ' || pgps_internal.live_text(read_outbox.spool, '{}', true,
                 ' order by m.seqn limit $5') || ') m) o
         where o.before < 4194304'
     using (read_outbox.spool).spool_id, read_outbox.after_seqn + 1, (read_outbox.state).last_seqn,
         (read_outbox.state).emptied, read_outbox.max_messages
-    into upto, messages;
+    into upto, messages, marks;
 end
 $$;
 comment on function pgps_internal.read_outbox(pgps_internal.spool, pgps_internal.spool_state, bigint, integer) is
-'The next messages for a network after a number, and the number of the last of them; nulls when there is nothing';
+'The next messages for a network after a number, the number of the last of them, and of each what tells it from all
+others (see pgps_internal.mark_of_spooled); nulls when there is nothing';
 
 create or replace function pgps_internal.managed(contact bigint) returns pgps_internal.network_contact
 language plpgsql
@@ -188,6 +190,7 @@ declare
     v_after bigint := (args ->> 'upto')::bigint;
     v_upto bigint;
     v_messages jsonb;
+    v_marks jsonb;
     v_said text;
 begin
     perform pgps_internal.require_worker(caller, 'serve networks'), pgps_internal.require_read_committed();
@@ -209,7 +212,7 @@ begin
         -- It may have been left out while this waited, and nobody would know what it was handed.
         v_contact := pgps_internal.managed(v_contact.contact_id);
         v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
-        select r.upto, r.messages into v_upto, v_messages
+        select r.upto, r.messages, r.marks into v_upto, v_messages, v_marks
         from pgps_internal.read_outbox(v_spool, v_state, v_after, (args ->> 'max_messages')::integer) r;
         v_said := pgps_internal.mark_of_spooled(v_spool.spool_id, v_upto);
     end if;
@@ -222,7 +225,7 @@ begin
     return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'name', pgps_internal.broker_name(),
         'network', v_network.name, 'network_id', v_network.network_id, 'after', v_after,
         'upto', coalesce(v_upto, v_after), 'messages', v_messages, 'mark', v_said,
-        'from', args -> 'reached' -> 'upto');
+        'marks', v_marks, 'from', args -> 'reached' -> 'upto');
 end
 $$;
 comment on function pgps_internal.do_network_next(name, jsonb) is 'See pgps.network_next';
@@ -270,6 +273,7 @@ as $$
 declare
     v_origin pgps_internal.network_origin;
     v_upto bigint;
+    v_messages jsonb;
 begin
     perform pgps_internal.require_link_role(caller, 'spool for networks'), pgps_internal.require_read_committed();
     perform pgps_internal.check_batch_of_network(args);
@@ -278,7 +282,10 @@ begin
     if v_upto <> (args ->> 'after')::bigint or (args ->> 'upto')::bigint <= v_upto then
         return v_upto;
     end if;
-    perform pgps_internal.check_arrived(args -> 'messages'), pgps_internal.spool_arrived(caller, args -> 'messages');
+    v_messages := pgps_internal.unknown_of_batch(v_origin.origin_id, args);
+    perform pgps_internal.check_arrived(args -> 'messages');
+    perform pgps_internal.spool_arrived(caller, v_messages) where v_messages <> '[]';
+    perform pgps_internal.remember_batch(v_origin.origin_id, args);
     insert into pgps_internal.network_mark (line, handed, upto, mark)
     values (-v_origin.origin_id, (args ->> 'upto')::bigint, (args ->> 'upto')::bigint, args ->> 'mark');
     return (args ->> 'upto')::bigint;

@@ -91,11 +91,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not coalesce(jsonb_typeof(check_reached.reached) = 'object'
-        and coalesce(jsonb_typeof(check_reached.reached -> 'upto'), 'null') in ('number', 'null')
-        and case coalesce(jsonb_typeof(check_reached.reached -> 'taken'), 'null') when 'null' then true
-            when 'array' then jsonb_array_length(check_reached.reached -> 'taken') <= 100
-                and not exists (select from jsonb_array_elements(check_reached.reached -> 'taken') t
-                    where jsonb_typeof(t.value -> 'seqn') is distinct from 'number') end, false) then
+        and coalesce(jsonb_typeof(check_reached.reached -> 'upto'), 'null') in ('number', 'null'), false) then
         raise exception 'a contact point does not say so how far it is: %', left(check_reached.reached::text, 100)
         using errcode = '22023', hint = 'Pass what pgps.network_reached(batch) returned there.';
     end if;
@@ -134,11 +130,9 @@ begin
     elsif split_part(v_said, ':', 1) = (select b.epoch::text from pgps_internal.broker b) then
         perform pgps_internal.refuse_claim(begin_behind.contact, v_upto, 'another message has that number here');
     end if;
-    -- This broker was put back, and has been resumed since. What was sent by its former life, and is here, too, is not
-    -- sent again.
-    return (select coalesce(max(t.seqn), v_noted)
-        from jsonb_to_recordset(begin_behind.reached -> 'taken') t(seqn bigint, mark text)
-        where t.seqn > v_noted and pgps_internal.is_sent(begin_behind.spool, begin_behind.mark, t.seqn, t.mark));
+    -- This broker was put back, and has been resumed since. What its former life has sent, too, the contact point
+    -- knows by the marks of the messages (known.sql).
+    return v_noted;
 end
 $$;
 comment on function pgps_internal.begin_behind(pgps_internal.network_contact, pgps_internal.spool,
@@ -163,6 +157,20 @@ $$;
 comment on function pgps_internal.leave_to_original(bigint) is
 'What waited for networks when a database was copied, up to a batch, the original sends, and not the copy';
 
+create or replace function pgps_internal.are_marks(marks jsonb, messages jsonb) returns boolean
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case when coalesce(are_marks.marks, 'null') = 'null' then true
+        when jsonb_typeof(are_marks.marks) = 'array' and jsonb_typeof(are_marks.messages) = 'array'
+        then jsonb_array_length(are_marks.marks) = jsonb_array_length(are_marks.messages)
+            and (select coalesce(bool_and(m ~ '^[0-9]{1,18}:' and octet_length(m) <= 100), true)
+                from jsonb_array_elements_text(are_marks.marks) m)
+        else false end
+$$;
+comment on function pgps_internal.are_marks(jsonb, jsonb) is
+'Whether these may be the marks of the messages of a batch, one for each; a broker of an older release sends none';
+
 create or replace function pgps_internal.check_batch_of_network(args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -176,6 +184,7 @@ begin
             and args ? 'name' and args ? 'network' and (select bool_and(jsonb_typeof(args -> field) = 'number')
                 from unnest('{network_id,epoch,after,upto}'::text[]) field), false)
         or coalesce(jsonb_typeof(args -> 'from'), 'null') not in ('number', 'null')
+        or not pgps_internal.are_marks(args -> 'marks', args -> 'messages')
         or octet_length(args ->> 'mark') > 200 then
         raise exception 'this is no batch of a network''s messages: %', left(args::text, 100)
         using errcode = '22023', hint = 'Pass what pgps.network_next(contact, upto) returned at the other broker.';
@@ -200,10 +209,7 @@ begin
     update pgps_internal.network_origin o set epoch = (args ->> 'epoch')::integer, name = args ->> 'name'
     where o.origin_id = v_origin.origin_id and o.epoch < (args ->> 'epoch')::integer;
     v_mark := pgps_internal.network_mark_of(-v_origin.origin_id);
-    return jsonb_build_object('upto', v_mark.upto, 'mark', v_mark.mark, 'taken',
-        (select to_jsonb(array_agg(jsonb_build_object('seqn', t.upto, 'mark', t.mark)))
-        from (select k.upto, k.mark from pgps_internal.network_mark k
-            where k.line = -v_origin.origin_id and k.mark is not null order by k.mark_id desc limit 100) t));
+    return jsonb_build_object('upto', v_mark.upto, 'mark', v_mark.mark);
 end
 $$;
 comment on function pgps_internal.do_network_reached(name, jsonb) is 'See pgps.network_reached';
@@ -215,8 +221,7 @@ begin atomic
 end;
 comment on function pgps.network_reached(jsonb) is
 'How far this contact point is with the messages of the broker whose pgps.network_next returned batch, for
-pgps.network_next there: upto, the mark of that message, and those of the batches taken last; nulls when it has none.
-Batches of earlier epochs of that broker are refused from now on. Needs what pgps.network_take needs. Errors: 42501,
+pgps.network_next there: upto, and the mark of that message; nulls when it has none. Batches of earlier epochs of that broker are refused from now on. Needs what pgps.network_take needs. Errors: 42501,
 54000 more networks of one role than link_networks, 55000 this broker was restored, or that one was and is not resumed,
 22023 no such batch, 25001.';
 

@@ -101,7 +101,8 @@ left join lateral (select k.phase, k.seqn from pgps_internal.spool_mark k where 
 where r.may_replay or r.is_admin;
 comment on view pgps.group_members is
 'The members of the groups whose spools the reader may replay (pgps_admin sees all), also those that have left or
-crashed (present is then false), and how far they are';
+crashed (present is then false), and how far they are. acked_seqn: the last number acknowledged in this phase; null
+before the first, as for a member that has replayed and got nothing new yet';
 
 create or replace view pgps.network_contacts with (security_barrier) as
 select n.name as network, c.place,
