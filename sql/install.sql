@@ -98,6 +98,7 @@
 \ir code/types/rules.sql
 \ir code/types/build_rules.sql
 \ir code/types/moments.sql
+\ir code/types/as_json.sql
 \ir code/types/generate.sql
 \ir code/types/left_behind.sql
 \ir code/types/plain_tables.sql
@@ -159,6 +160,7 @@
 \ir code/deliver/leases.sql
 \ir code/deliver/unfold.sql
 \ir code/deliver/large_events.sql
+\ir code/deliver/not_json.sql
 \ir code/deliver/deliver.sql
 \ir code/deliver/returned.sql
 \ir code/deliver/write_unfold.sql

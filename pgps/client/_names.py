@@ -46,10 +46,11 @@ EVENT_COMPLETED = f"""
 """
 REPLY_COMPLETED = "select last_committed_request >= %(id)s from pgps.clients where channel = %(channel)s"
 TUPLES = """
-    select event_id, payload::text from pgps.fetch_tuples(%(client)s, %(after)s, %(max)s, %(session)s, %(among)s)
+    select event_id, coalesce(payload, '{}')::text
+    from pgps.fetch_tuples(%(client)s, %(after)s, %(max)s, %(session)s, %(among)s)
 """
 FETCH_DIRECT = """
-    select note, event_id, payload::text, event_type, event_name, published_at, publisher::text,
+    select note, event_id, coalesce(payload, '{}')::text, event_type, event_name, published_at, publisher::text,
         xid::text::bigint, origin, raiser, up_to, occurrence
     from pgps.fetch_direct(%(client)s, %(notes)s, %(after)s, %(max)s, %(session)s)
 """

@@ -162,7 +162,9 @@ class Seat:
         return bool((self.rows(query, params | {"channel": self.state.channel}))[0][0])
 
     def native(self, event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Return a payload with values as psycopg gives them."""
+        """Return a payload with values as psycopg gives them; what cannot become JSON comes without attributes."""
+        if not payload:
+            return payload
         reader = self._readers.get(event_type)
         if reader is None or reader.keys != payload.keys():
             reader = self._readers[event_type] = Reader(self.core.shape_now(event_type), None)

@@ -68,6 +68,32 @@ comment on function pgps_internal.fetch_note(pgps_internal.client, pgps_internal
 'The events that a note stands for, as far as the client''s owner may see them and the handler clause lets it have
 them';
 
+create or replace function pgps_internal.fetch_safely(
+    client pgps_internal.client, event_type pgps_internal.event_type, place integer, xid xid8, first bigint,
+    after bigint, upto bigint,
+    max_events integer, broker text
+) returns pgps_internal.handed[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_handed pgps_internal.handed[];
+begin
+    return pgps_internal.fetch_note($1, $2, $3, $4, $5, $6, $7, $8, $9);
+exception when others or assert_failure then
+    if not pgps_internal.is_no_json(sqlstate) then
+        raise;
+    end if;
+    perform pgps_internal.or_null(true);
+    v_handed := pgps_internal.fetch_note($1, $2, $3, $4, $5, $6, $7, $8, $9);
+    perform pgps_internal.or_null(false);
+    return v_handed;
+end
+$$;
+comment on function pgps_internal.fetch_safely(pgps_internal.client, pgps_internal.event_type, integer, xid8, bigint,
+    bigint, bigint, integer, text) is
+'As fetch_note; an event that cannot become JSON comes without its payload';
+
 create or replace function pgps_internal.fetch_direct(caller name, args jsonb) returns pgps_internal.handed[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -98,7 +124,7 @@ begin
         end if;
         select t.* into v_type from pgps_internal.event_type t where t.type_id = v_parts[1]::integer;
         if found and has_table_privilege(v_client.owner::oid, v_type.endpoint, 'select') then
-            v_part := pgps_internal.fetch_note(v_client, v_type, v_place, v_parts[4]::xid8, v_parts[2]::bigint,
+            v_part := pgps_internal.fetch_safely(v_client, v_type, v_place, v_parts[4]::xid8, v_parts[2]::bigint,
                 greatest(v_parts[2]::bigint - 1, case when v_place = 1 then v_after else 0 end), v_parts[3]::bigint,
                 v_max - cardinality(v_handed), v_broker);
             v_handed := v_handed || v_part;
@@ -174,7 +200,7 @@ registered for directly, that its owner may see and that the handler clause lets
 (counted from 1), then event id; when max_events rows came, ask again with the notes from the last row''s note on and
 after = the last event id. occurrence: the id of the first event that the same statement raised; up_to: none of its
 events has a higher id. Events of several statements may lie between each other. A note for which there is nothing gives
-no row. Errors: 42704, 42501, 08003, 22023.';
+no row. payload: as in pgps.fetch_tuples. Errors: 42704, 42501, 08003, 22023.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Clients that are not reached

@@ -70,8 +70,8 @@ end
 $$;
 comment on function pgps.fetch_tuples(text, bigint, integer, bigint, bigint[]) is
 'Up to max_tuples tuples of the occurrence that pgps.re_receive_event would return, with event ids above after. To read
-all of them in bounded memory, call it again with the last event id until no row comes. Errors: 42704, 42501, 08003,
-22023.';
+all of them in bounded memory, call it again with the last event id until no row comes. payload: null when an attribute
+cannot become JSON; pgps_queue.<type>_log has the attributes as columns. Errors: 42704, 42501, 08003, 22023.';
 
 create or replace function pgps.commit_event(
     client text, checkpoint bytea = null, session bigint = null, among bigint[] = null

@@ -225,7 +225,16 @@ begin
             pgps_internal.delivered_ids(v_subscription.subscription_id, v_mark.type_id, v_mark.batch_id), v_max
                 into v_part;
         exit when cardinality(v_part) = 0;
-        v_messages := pgps_internal.unfold(v_part, v_subscription);
+        begin
+            v_messages := pgps_internal.unfold(v_part, v_subscription);
+        exception when others or assert_failure then
+            if not pgps_internal.is_no_json(sqlstate) then
+                raise;
+            end if;
+            perform pgps_internal.or_null(true);
+            v_messages := pgps_internal.unfold(v_part, v_subscription);
+            perform pgps_internal.or_null(false);
+        end;
         -- A policy may hide a whole slice.
         exit when cardinality(v_messages) > 0;
         v_after := v_part[cardinality(v_part)].event_id;

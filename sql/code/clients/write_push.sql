@@ -40,7 +40,7 @@ begin
                         where f.event_id >= c.lo and f.event_id <= c.hi and f.xid = pgps_xid
                             and {f_in_segments}
                         order by f.event_id limit 1), l.event_id),
-                    (null, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select {attributes}) pgps_row),
+                    (null, l.event_id, pgps_type, (select {to_json} from (select {attributes}) pgps_row),
                         c.published_at,
                         pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), v_origin, 1, c.handler,
                         c.client_id, c.lo, c.hi)::pgps_internal.message)::pgps_internal.handed

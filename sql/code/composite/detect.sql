@@ -152,6 +152,15 @@ begin
             return true;
         end if;
     end if;
+    if pgps_internal.is_no_json(take_less.state)
+            and current_setting('pgps.is_careful', true) is distinct from 'on' then
+        -- What cannot become JSON is looked for only now: a subtransaction for each publication would cost all of them.
+        perform set_config('pgps.is_careful', 'on', true);
+        v_more := pgps_internal.try_steps(take_less.composite_ids, take_less.shares, take_less.uptos,
+            take_less.are_last, take_less.now, take_less.pace);
+        perform set_config('pgps.is_careful', '', true);
+        return v_more;
+    end if;
     perform pgps_internal.suspend_composite(take_less.composite_ids[1], take_less.error);
     return false;
 end

@@ -232,6 +232,7 @@ begin
         )
         select json_build_object('now', pgps_internal.microseconds(step_job.now),
             'code_seconds', pgps_internal.code_seconds(step_job.pace), 'pace', step_job.pace,
+            'is_careful', coalesce(current_setting('pgps.is_careful', true), '') = 'on',
             'broker', (select p.broker from pgps_internal.progress p),
             'late', case when pgps_internal.were_set_aside() then (
                 select pgps_internal.came_late(array_agg(c.composite_id), array_agg(c.reached), array_agg(c.upto))

@@ -235,13 +235,15 @@ create or replace function pgps_internal.fail_large(
 language plpgsql
 as $$
 begin
-    perform pgps_internal.fail_found(c, t, fail_large.detections, '54000', fail_large.error, '')
+    perform pgps_internal.fail_found(c, t, fail_large.detections,
+        case when pgps_internal.is_no_json(fail_large.sqlstate) then fail_large.sqlstate else '54000' end,
+        fail_large.error, '')
     from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
     where c.composite_id = fail_large.composite_id;
 end
 $$;
 comment on function pgps_internal.fail_large(bigint, pgps_internal.detections, text, text) is
-'Puts a detection that jsonb cannot hold, or that has too many constituents, into the exception queue of its type; its
+'Puts a detection that jsonb does not take, or that has too many constituents, into the exception queue of its type; its
 constituents come without payloads, and ticks as runs';
 
 create or replace function pgps_internal.found_again(
@@ -272,7 +274,7 @@ begin
     using found_again.event_id, (found_again.composite).parsed -> 'aliases' into v_found;
     if exists (select from jsonb_array_elements(v_found.constituents[1]::jsonb) p
             where p ? 'event_id' and not p ? 'payload' or p ? 'ticks') then
-        raise exception 'the constituents of this detection are too many, or together too large for JSON'
+        raise exception 'the constituents of this detection are too many, no JSON, or together too large for it'
             using errcode = '54000',
             hint = 'They say which events they are; discard it: see pgps.discard_exception.';
     end if;

@@ -74,8 +74,8 @@ begin
             select %1$s.pgps_event_id, %1$s.pgps_xid, (%1$s.pgps_statement).origin as pgps_origin,
                 (extract(epoch from (%1$s.pgps_statement).published_at) * 1000000)::bigint as pgps_published,
                 (%1$s.pgps_statement).published_at as pgps_at,
-                (pg_catalog.to_jsonb(%1$s.*) - 'pgps_event_id' - 'pgps_slot' - 'pgps_xid' - 'pgps_statement')::text
-                    as pgps_payload,
+                coalesce((pgps._as_json(%1$s.*) - 'pgps_event_id' - 'pgps_slot' - 'pgps_xid' - 'pgps_statement')::text,
+                    '{}') as pgps_payload,
                 %2$s as pgps_time, %3$s
             from pgps_entry.log_%4$s as %1$s where %1$s.pgps_event_id = any ($8)) l
         where ($7 = '' or pgps._fits_moment($7, %4$s, l.pgps_xid, l.pgps_event_id))

@@ -231,13 +231,13 @@ begin
             new.messages := pgps_internal.hand_out_messages(v_subscription, coalesce(v_few, v_max),
                 coalesce(new.acks, false), new.consumer);
             exit;
-        exception when program_limit_exceeded or out_of_memory or internal_error or undefined_column or undefined_table
-            or undefined_function or insufficient_privilege or deadlock_detected then
+        exception when others or assert_failure then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
             v_tries := v_tries + 1;
             if v_tries > 3 or v_state <> '42703' and not pgps_internal.is_race(v_state, '', v_error) then
-                if not pgps_internal.is_too_large(v_state, v_error) then raise; end if;
-                v_few := pgps_internal.fewer_events(v_subscription, coalesce(v_few, v_max), new.consumer, v_error);
+                v_few := pgps_internal.few_that_can_be(v_subscription, coalesce(v_few, v_max), new.consumer, v_state,
+                    v_error);
+                if v_few = 0 then raise; end if;
             end if;
         end;
         v_subscription := pgps_internal.find_subscription(new.caller, new.subscription);
@@ -317,6 +317,7 @@ one did. attempt: 1 for an event that is handed out for the first time. consumer
 whatever session it uses; behind a transaction pooler a consumer of such a subscription has to name itself, here and to
 pgps.ack. On other subscriptions it makes sure that only the consumer that received acknowledges. Acknowledged in the
 same transaction as the application''s writes, consumption is exactly once: another session waits for that transaction.
+An event that cannot become JSON goes to the exception queue: pgps_queue.<type>_receive gives events as rows.
 A paused subscription gives nothing, and none gives more than the consumer''s share of the setting buffer_events. Needs
 to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 

@@ -127,7 +127,8 @@ create or replace function pgps_internal.is_too_large(sqlstate text, error text)
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select is_too_large.sqlstate in ('54000', '53200')
+    -- 54001: levels of JSON that were not too deep for the publisher's stack.
+    select is_too_large.sqlstate in ('54000', '54001', '53200')
         or is_too_large.sqlstate = 'XX000' and is_too_large.error ~ '^invalid memory alloc request size'
 $$;
 comment on function pgps_internal.is_too_large(text, text) is
@@ -180,7 +181,7 @@ begin
     begin
         perform pgps_internal.require_sendable(pgps_internal.unfold(array[v_one], file_if_too_large.subscription));
         return false;
-    exception when program_limit_exceeded or out_of_memory or internal_error then
+    exception when program_limit_exceeded or statement_too_complex or out_of_memory or internal_error then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
         if not pgps_internal.is_too_large(v_state, v_error) then
             raise;

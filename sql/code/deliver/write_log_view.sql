@@ -11,12 +11,12 @@ begin
     return pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
         select {shown} l.event_id, l.xid, ({published_at}) as published_at, ({publisher}) as publisher,
             coalesce(({origin}), (select p.broker from pgps_internal.progress p)) as origin,
-            (select to_jsonb(pgps_row) from (select {attributes}) pgps_row) as payload
+            (select {as_json} from (select {attributes}) pgps_row) as payload
         from {log} l
         union all
         select {shown} l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher),
             coalesce(l.pgps_origin, (select p.broker from pgps_internal.progress p)),
-            (select to_jsonb(pgps_row) from (select {attributes}) pgps_row) as payload
+            (select {as_json} from (select {attributes}) pgps_row) as payload
         from {kept} l where not exists (select from {log} x where x.event_id = l.event_id)
         union all select {each_attribute} null, null, null, null, null, null from only {endpoint} l where false$view$,
         'public',

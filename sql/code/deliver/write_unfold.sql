@@ -12,7 +12,7 @@ declare
 begin
     return jsonb_build_object(
         'message', pgps_internal.render($message$(r.place, l.event_id, pgps_type,
-                (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
+                (select {to_json} from (select {attributes}) pgps_row), c.published_at,
                 pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null
                     then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
@@ -65,7 +65,7 @@ begin
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 v_messages := coalesce(v_messages, '{}') || (
                     select array_agg((r.place, l.event_id, pgps_type,
-                        (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), l.pgps_published_at,
+                        (select {to_json} from (select {attributes}) pgps_row), l.pgps_published_at,
                         pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_broker), r.attempt, null,
                         null, null, null)::pgps_internal.message)
                     from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)

@@ -7,7 +7,7 @@ from composite.limits import portions
 from composite.memo import write_given
 from composite.occurrences import bind
 from composite.points import TIME_BITS
-from composite.queries import SAFE, Queries, Statement, is_too_large
+from composite.queries import SAFE, Queries, Statement, is_fatal, is_too_large
 from composite.sequence import as_found
 from composite.stepping import Found
 from composite.subjects import Subject
@@ -65,20 +65,22 @@ def publish_portion(
 ) -> list[Statement]:
     """Publish some of what was detected, from the one at place `first` on; return what is to be recorded.
 
-    What is too large goes to the exception queue, and the others go on.
+    What is too large, or no JSON, goes to the exception queue, and the others go on.
     """
     parts = columns[-1]
-    if len(parts[0]) <= SAFE and (len(parts) == 1 or sum(map(len, parts)) <= SAFE):
+    is_small = len(parts[0]) <= SAFE and (len(parts) == 1 or sum(map(len, parts)) <= SAFE)
+    if is_small and not queries.is_careful:
         return insert(queries, subject, ids, columns, first)
     try:
         with queries.db.subtransaction():
             return insert(queries, subject, ids, columns, first)
     except queries.db.SPIError as error:
-        if not is_too_large(error):
+        if not (is_too_large(error) or (queries.is_careful and not is_fatal(error))):
             raise
         state, message = error.sqlstate, str(error)
+        what = "together too large for JSON" if is_too_large(error) else "no JSON"
     if len(ids) == 1:
-        reason = f"the events of this detection are together too large for JSON ({message})"
+        reason = f"the events of this detection are {what} ({message})"
         queries.fail(subject.job, [*columns[:-1], [told_without_payloads(subject, first)]], state, reason)
         return []
     half = len(ids) // 2

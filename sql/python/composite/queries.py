@@ -153,6 +153,7 @@ class Queries:
         self.memory = memory
         self.about = 0  # whose filter or attributes are evaluated
         self.time = CodeTime(None)
+        self.is_careful = False  # a step is done again since something has raised that may be no JSON
 
     def plan(self, text: str, types: list[str]) -> Any:
         """Return the plan of a statement."""

@@ -62,6 +62,7 @@ def take_all(
 ) -> dict[str, Any]:
     """Do the same, with the statements of the session, and up to the position `last` at most."""
     queries.time = CodeTime(job["code_seconds"], job["pace"])
+    queries.is_careful = job["is_careful"]
     unknown = unknown_of(memory, job["composites"])
     if unknown:
         learn(memory, job, queries.given(unknown), queries.intervals())

@@ -32,3 +32,19 @@ def test_what_a_later_policy_leaves_of_an_occurrence_is_walked_to_its_end(
         assert event.count == 1250
         assert [payload["n"] for payload in event] == list(range(2, 2501, 2))
     call(admin, "drop_client", who)
+
+
+@pytest.mark.parametrize("mode", ["queued", "direct"])
+def test_a_tuple_that_cannot_become_json_has_no_attributes(
+    dsn: str, admin: psycopg.Connection, name: Name, mode: str
+) -> None:
+    kind, who = name(), name("c")
+    make_type(admin, kind, "n integer, body json")
+    with Client(dsn) as client, client.identify(who) as me:
+        me.register(kind, mode=mode)
+        rows(admin, f"insert into {endpoint(kind)} values (1, '{{}}'), (2, '\"\\u0000\"'), (3, '[]')")
+        dispatch(admin)
+        event = me.get_event(timeout=60.0)
+        assert event is not None
+        assert [payload.get("n") for payload in event] == [1, None, 3]
+    call(admin, "drop_client", who)
