@@ -212,8 +212,8 @@ begin
         )
         select array(select i from unnest($2) i except
             select n.event_id from numbered n left join known k using (publisher, producer)
-            where n.place > 1 or n.number <@ k.taken order by 1)$sql$, v_log,
-        pgps_internal.statement_of('c.publisher', '$1'))
+            where n.place > 1 or n.number <@ k.taken or n.event_id in (%3$s) order by 1)$sql$, v_log,
+        pgps_internal.statement_of('c.publisher', '$1'), pgps_internal.claimed_numbers(without_repeats.type_id))
     using without_repeats.type_id, without_repeats.ids into v_ids;
     return v_ids;
 end

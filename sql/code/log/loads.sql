@@ -4,7 +4,7 @@
 -- in a table of the try's own (decision 120), pgps_load.load_<number>_<md5 of its name>.
 -- Locks: the row of the load, by its name, while it is begun, published or given up, but not by who brings rows in;
 -- its tables, those that are in use excepted: they are left to pgps.reclaim().
--- Writes: load, setting; by name: the endpoint.
+-- Writes: load, receipt, setting; by name: the endpoint.
 
 create or replace function pgps_internal.do_begin_load(caller name, args jsonb) returns text
 language plpgsql
@@ -198,13 +198,28 @@ create or replace function pgps_internal.do_claim(caller name, args jsonb) retur
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_number bigint := (args ->> 'producer_seq')::bigint;
 begin
     if args ->> 'producer' is null or args ->> 'producer_seq' is null then
         raise exception 'producer or producer_seq is null' using errcode = '22023',
             hint = 'Give both: the name of a job and the number of its batch.';
     end if;
-    return to_jsonb(pgps_internal.do_publication(caller, args || '{"visibility": "deferred", "count": 1}')
-        -> 'numbers' <> '[]');
+    -- Taken first, so that what a claim or pgps.publish waited for is seen.
+    if pgps_internal.do_publication(caller, args || '{"visibility": "deferred", "count": 1}') -> 'numbers' = '[]' then
+        return 'false';
+    elsif pgps_internal.is_number_of_event(v_type, quote_ident(caller)::regrole, args ->> 'producer', v_number) then
+        delete from pgps_internal.receipt r where r.type_id = v_type.type_id
+            and r.publisher = quote_ident(caller)::regrole and r.producer = args ->> 'producer'
+            and r.producer_seq = v_number and r.event_id is null;
+        return 'false';
+    end if;
+    -- By what is no id of an event, dispatch knows an event of another transaction with this number for a repeat.
+    update pgps_internal.receipt r set event_id = - pg_current_xact_id()::text::bigint
+    where r.type_id = v_type.type_id and r.publisher = quote_ident(caller)::regrole
+        and r.producer = args ->> 'producer' and r.producer_seq = v_number;
+    return 'true';
 end
 $$;
 comment on function pgps_internal.do_claim(name, jsonb) is 'See pgps.claim';
@@ -217,7 +232,10 @@ begin atomic
 end;
 comment on function pgps.claim(text, text, bigint) is
 'Takes a producer''s number for what this transaction publishes: true the first time, false when it was taken, as
-pgps.publish does for one event. A concurrent claim waits until this transaction ends; a rollback gives the number back.
+pgps.publish does for one event, or by an event with it in _producer and _producer_seq, which is a repeat when it comes
+after the claim, but for one of this transaction. A concurrent claim waits until this transaction ends; a rollback gives
+the number back. An INSERT in a transaction that is open is not seen: it and the claim both count only if it is
+dispatched before the claim commits.
 Needs INSERT on the event type. Errors: 42704, 22023, 42501.';
 
 create or replace function pgps_internal.do_last_claim(caller name, args jsonb) returns jsonb

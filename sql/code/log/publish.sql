@@ -120,12 +120,13 @@ returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select r.event_id from pgps_internal.receipt r
+    -- Below zero: claimed (loads.sql), and not by an event of its own.
+    select case when r.event_id > 0 then r.event_id end from pgps_internal.receipt r
     where r.type_id = id_of_number.type_id and r.publisher = id_of_number.publisher
         and r.producer = id_of_number.producer and r.producer_seq = id_of_number.number
 $$;
 comment on function pgps_internal.id_of_number(integer, regrole, text, bigint) is
-'The id of the event that a producer''s number was published as';
+'The id of the event that a producer''s number was published as; null for one that was claimed';
 
 create or replace function pgps_internal.note_ids(
     event_type pgps_internal.event_type, publisher regrole, producer text, numbers bigint[], after_event bigint

@@ -42,6 +42,7 @@ def test_a_tuple_that_cannot_become_json_has_no_attributes(
     make_type(admin, kind, "n integer, body json")
     with Client(dsn) as client, client.identify(who) as me:
         me.register(kind, mode=mode)
+        me.start()
         rows(admin, f"insert into {endpoint(kind)} values (1, '{{}}'), (2, '\"\\u0000\"'), (3, '[]')")
         dispatch(admin)
         event = me.get_event(timeout=60.0)

@@ -177,3 +177,71 @@ def test_half_a_number_is_refused(
     rows(admin, f"insert into {endpoint(made)} (n, _producer, _producer_seq) values (1, 'p', 1), (2, null, null)")
     call(admin, "subscribe", made, made, start="earliest")
     assert take(admin, made) == [1, 2]
+
+
+def claims(session: psycopg.Connection, tick: str, n: int) -> bool:
+    """Claim a number, and publish an event when it was free."""
+    if not call(session, "claim", tick, "p", n):
+        return False
+    rows(session, f"insert into {endpoint(tick)} (n, b) values (%s, 'claim')", [n])
+    return True
+
+
+def inserts(session: psycopg.Connection, tick: str, n: int) -> None:
+    rows(
+        session, f"insert into {endpoint(tick)} (n, b, _producer, _producer_seq) values (%s, 'insert', 'p', %s)", [n, n]
+    )
+
+
+@pytest.mark.parametrize("is_dispatched", [False, True])
+def test_a_claim_and_an_insert_of_one_number_publish_it_once(
+    admin: psycopg.Connection, tick: str, is_dispatched: bool
+) -> None:
+    got: list[int] = []
+    for n in (1, 2):
+        inserts(admin, tick, n)
+    if is_dispatched:
+        got += take(admin, tick)
+    assert not claims(admin, tick, 1)
+    assert claims(admin, tick, 3)
+    if is_dispatched:
+        got += take(admin, tick)
+    inserts(admin, tick, 3)
+    inserts(admin, tick, 4)
+    assert got + take(admin, tick) == [1, 2, 3, 4]
+    assert value(admin, "select repeats from pgps.activity where event_type = %s", [tick]) == 1
+    # Another role's are its own, and so is the same number of another producer.
+    assert call(admin, "claim", tick, "q", 1)
+
+
+def test_a_claim_of_an_open_transaction_counts_when_it_commits(
+    connect: Connect, admin: psycopg.Connection, tick: str
+) -> None:
+    first, second = connect(autocommit=False), connect(autocommit=False)
+    assert claims(first, tick, 1)
+    inserts(second, tick, 1)
+    second.rollback()
+    first.rollback()
+    assert claims(first, tick, 1)
+    inserts(second, tick, 1)
+    second.commit()
+    first.commit()
+    assert take(admin, tick) == [1]
+    # The insert of a transaction that is open may be taken back: it keeps nobody from claiming.
+    inserts(second, tick, 2)
+    assert claims(first, tick, 2)
+    first.commit()
+    second.commit()
+    assert take(admin, tick) == [2]
+    assert value(admin, "select repeats from pgps.activity where event_type = %s", [tick]) == 2
+
+
+def test_what_a_transaction_publishes_under_the_number_that_it_has_claimed_is_no_repeat(
+    admin: psycopg.Connection, tick: str
+) -> None:
+    with admin.transaction():
+        assert call(admin, "claim", tick, "p", 1)
+        inserts(admin, tick, 1)
+    inserts(admin, tick, 1)
+    assert value(admin, "select pgps.publish(%s, '{\"n\": 1}', producer => 'p', producer_seq => 1)", [tick]) is None
+    assert take(admin, tick) == [1]
