@@ -320,6 +320,13 @@ declare
             with ordinality u(part, n) where u.part is not null group by u.part) p);
     v_events bigint := 0;
 begin
+    if v_columns is null or exists (select from pg_catalog.unnest(publish_load.attributes) a where a is null) then
+        raise exception 'the attributes of load "%" are %', publish_load.load, case
+            when publish_load.attributes is null then 'null' when v_columns is null and pg_catalog.cardinality(
+                publish_load.attributes) operator(pg_catalog.=) 0 then 'empty' else 'in part null' end
+        using errcode = '22023',
+            hint = 'Name the columns that were filled, at least one: attributes => array[''attribute'', …].';
+    end if;
     if publish_load.producer is not null
         and not pgps.claim(publish_load.event_type, publish_load.producer, publish_load.producer_seq) then
         perform pgps.discard_load(publish_load.load);
@@ -348,7 +355,7 @@ the tries that count, each in the table of pgps.begin_load or in one of pgps.beg
 is not published. attributes: which columns were filled; the others take their defaults. producer, producer_seq: claimed
 first (pgps.claim); null is returned, and nothing is published, when the number was taken. events: how many there must
 be; null = not checked. A load is lost when the server crashes; this number shows it. Needs INSERT on the event type and
-an advertisement. Errors: 42704, 42501, 42703, 23xxx, 55000.';
+an advertisement. Errors: 42704, 42501, 42703, 22023 no attributes, 23xxx, 55000.';
 
 create or replace function pgps_internal.reclaim_loads() returns void
 language plpgsql
