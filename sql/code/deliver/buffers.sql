@@ -88,6 +88,23 @@ comment on function pgps_internal.room_for_rows(pgps_internal.subscription[], in
 'How many events each of several subscriptions may be given now, max_events at most; with none, the next ack covers
 nothing';
 
+create or replace function pgps_internal.refuse_suspended(subscription pgps_internal.subscription) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'subscription "%" is suspended: %', (refuse_suspended.subscription).name,
+        (refuse_suspended.subscription).last_error
+    using errcode = '55000',
+        hint = case when (refuse_suspended.subscription).last_error = pgps_internal.catching_up_text()
+            then 'Try again in a moment: a worker lets it go on, or: select pgps.dispatch(); call pgps.run_lanes()'
+            else format('Mend the cause, then: select pgps.resume(%L)',
+                quote_ident((refuse_suspended.subscription).name)) end;
+end
+$$;
+comment on function pgps_internal.refuse_suspended(pgps_internal.subscription) is
+'Raises 55000 for a subscription that is suspended, and says what to do: nothing, when it goes on by itself';
+
 create or replace function pgps_internal.hold_back(subscription pgps_internal.subscription, consumer text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -97,10 +114,7 @@ declare
     v_position pgps_internal.position;
 begin
     if (hold_back.subscription).state = 'suspended' then
-        raise exception 'subscription "%" is suspended: %', (hold_back.subscription).name,
-            (hold_back.subscription).last_error
-        using errcode = '55000',
-            hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident((hold_back.subscription).name));
+        perform pgps_internal.refuse_suspended(hold_back.subscription);
     end if;
     if (hold_back.subscription).handler = 'any' then
         perform pgps_internal.forget_leased(v_id, pgps_internal.holder_for(hold_back.consumer));

@@ -260,9 +260,7 @@ begin
         raise exception 'subscription "%" is internal: its events go to %', v_wrong.name, v_wrong.callback
         using errcode = '55000', hint = 'Subscribe without execute to receive events yourself.';
     elsif v_wrong.state = 'suspended' then
-        raise exception 'subscription "%" is suspended: %', v_wrong.name, v_wrong.last_error
-        using errcode = '55000',
-            hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_wrong.name));
+        perform pgps_internal.refuse_suspended(v_wrong);
     elsif v_wrong.name is not null then
         raise exception 'subscription "%" is to %, not to event type "%"', v_wrong.name, v_wrong.event_type, v_type.name
         using errcode = '22023', hint = 'Use the function of its own event type, or pgps.receive.';

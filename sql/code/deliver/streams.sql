@@ -31,9 +31,7 @@ begin
         raise exception 'subscription "%" is shared: it hands out leases and has no order', v_subscription.name
         using errcode = '55000', hint = 'Subscribe with handler => ''all'' to read events as a stream.';
     elsif v_subscription.state = 'suspended' then
-        raise exception 'subscription "%" is suspended: %', v_subscription.name, v_subscription.last_error
-        using errcode = '55000',
-            hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_subscription.name));
+        perform pgps_internal.refuse_suspended(v_subscription);
     end if;
     perform pgps_internal.require_rights(v_subscription);
     return v_subscription;

@@ -134,7 +134,9 @@ begin
     if args ->> 'state' = 'active' then
         perform pgps_internal.make_active(v_subscription, pgps_internal.acts_for(caller, v_subscription.owner));
     else
-        update pgps_internal.subscription s set state = args ->> 'state'
+        -- What is paused does not go on by itself.
+        update pgps_internal.subscription s
+        set state = args ->> 'state', last_error = nullif(s.last_error, pgps_internal.catching_up_text())
             where s.subscription_id = v_subscription.subscription_id;
     end if;
     perform pgps_internal.require_subscription(v_subscription);
