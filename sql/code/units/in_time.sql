@@ -5,6 +5,53 @@
 -- Locks: for key share, the participant of a session that belongs to no backend, against its next logon.
 -- Writes: nothing.
 
+-- What the call in progress is about must not be taken for what was in hand before, so who had that hears of its end
+-- first, and once, as the sender of one does (see unit_being_sent).
+create or replace function pgps_internal.lapsed_in_hand(units bigint[], conversation_no bigint, in_part boolean)
+returns pgps_internal.unit_standing
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_standing pgps_internal.unit_standing;
+begin
+    if lapsed_in_hand.units = '{}' then
+        return null;
+    end if;
+    select s.* into v_standing
+    from pgps_internal.unit u join pgps_internal.unit_standing s using (unit_no)
+    where u.unit_no = any (lapsed_in_hand.units) and u.ends_at <= pgps_internal.clock()
+        and u.conversation_no = coalesce(lapsed_in_hand.conversation_no, u.conversation_no)
+        and s.status = 'TIMEOUT'
+        and not exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no)
+        and (not lapsed_in_hand.in_part or s.messages_given < (select max(m.number)
+            from pgps_internal.message_of_unit m where m.unit_no = u.unit_no))
+    order by u.unit_no limit 1;
+    return v_standing;
+end
+$$;
+comment on function pgps_internal.lapsed_in_hand(bigint[], bigint, boolean) is
+'The first of the units that a session has in hand that has timed out there, of which the session has not been told, in
+one conversation or (null) in all; in_part: only if more of it was to be received. Null: none';
+
+create or replace function pgps_internal.refuse_lapsed(standing pgps_internal.unit_standing) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (refuse_lapsed.standing).unit_no is not null then
+        perform pgps_internal.note_told((refuse_lapsed.standing).unit_no, 'TIMEOUT');
+        raise exception 'unit of work "U%" is TIMEOUT: it was over at %, in the hands of this session',
+            upper(to_hex((refuse_lapsed.standing).unit_no)), (refuse_lapsed.standing).ends_at
+        using errcode = '55000', hint = 'Undo what was done for it: it is gone, and cannot be committed or backed out. '
+            'The same call again goes on with what else there is.';
+    end if;
+end
+$$;
+comment on function pgps_internal.refuse_lapsed(pgps_internal.unit_standing) is
+'Raises 55000 for a unit that has timed out in the hands of a session, and notes at once that it was told; null: nothing
+is done';
+
 create or replace function pgps_internal.require_in_time() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp

@@ -19,6 +19,7 @@ begin
     if args ->> 'option' <> 'any' and v_conversation.is_uow <> (args ->> 'option' = 'sync') then
         return null;
     end if;
+    perform pgps_internal.refuse_lapsed(pgps_internal.lapsed_in_hand((receive_by_id.speaker).held, v_no, false));
     v_standing := pgps_internal.next_unit(v_no, v_to_server, receive_by_id.speaker);
     if v_standing.unit_no is null or not pgps_internal.lock_unit(v_standing.unit_no) then
         return null;
@@ -218,6 +219,7 @@ begin
     if args ->> 'option' = 'msg' or (receive_more.speaker).held = '{}' then
         return null;
     end if;
+    perform pgps_internal.refuse_lapsed(pgps_internal.lapsed_in_hand((receive_more.speaker).held, null, true));
     select s.* into v_standing
     from unnest((receive_more.speaker).held) with ordinality h(unit_no, place)
     join pgps_internal.unit_standing s using (unit_no)

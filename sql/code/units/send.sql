@@ -14,6 +14,7 @@ declare
         where u.unit_no = any ((direction_of.speaker).held)
             and u.conversation_no = (direction_of.conversation).conversation_no and u.to_server
             and u.ends_at > pgps_internal.clock());
+    v_lapsed pgps_internal.unit_standing;
 begin
     -- Who holds a unit of it answers, also where client and server are the same participant.
     if v_holds or v_state.server_id = v_me and (direction_of.conversation).client_id <> v_me then
@@ -21,6 +22,11 @@ begin
     elsif (direction_of.conversation).client_id = v_me then
         return true;
     end if;
+    -- Of what was in its hand it hears that instead, also again: there is nothing else to send here.
+    select s.* into v_lapsed from pgps_internal.unit_standing s
+    where s.unit_no = any ((direction_of.speaker).held) and s.status = 'TIMEOUT'
+        and s.conversation_no = (direction_of.conversation).conversation_no order by s.unit_no desc limit 1;
+    perform pgps_internal.refuse_lapsed(v_lapsed);
     raise exception 'conversation "C%" is somebody else''s', upper(to_hex((direction_of.conversation).conversation_no))
     using errcode = '42501', hint = case when v_state.server_id is null
         then 'A server has it once it has received its first unit of work, until it backs it out.'
@@ -29,7 +35,8 @@ end
 $$;
 comment on function pgps_internal.direction_of(pgps_internal.speaker, pgps_internal.conversation,
     pgps_internal.conversation_state) is
-'Which way the speaker sends in a conversation: true: to the server. 42501 when it is neither client nor server of it.';
+'Which way the speaker sends in a conversation: true: to the server. 42501 when it is neither client nor server of it,
+55000 when it was its server for a unit that has timed out.';
 
 create or replace function pgps_internal.conversation_to_send_in(
     caller name, speaker pgps_internal.speaker, args jsonb, is_uow boolean, out conversation pgps_internal.conversation,

@@ -66,7 +66,9 @@ begin
         from pgps_internal.unit u
         where u.unit_no = any ((open_units.speaker).sent || (open_units.speaker).held)
             and u.conversation_no = coalesce(open_units.conversation_no, u.conversation_no)
-            and not exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no)
+            -- Of one that it was sending it has heard; in place of one that it held there may be nothing else.
+            and not (u.unit_no = any ((open_units.speaker).sent)
+                and exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no))
     )
     -- With none under way, one that is over says so.
     select coalesce(array_agg(o.unit_no) filter (where o.is_sent), '{}'),
@@ -92,6 +94,12 @@ begin
         where u.unit_no = pgps_internal.number_in(unit_to_sync.uow_id, 'U') and u.is_uow
             and u.conversation_no = coalesce(unit_to_sync.conversation_no, u.conversation_no);
         return v_unit;
+    end if;
+    -- Whoever has more in hand than the one that is over could take the other one for it.
+    if unit_to_sync.option <> 'query'
+        and cardinality((unit_to_sync.speaker).sent) + cardinality((unit_to_sync.speaker).held) > 1 then
+        perform pgps_internal.refuse_lapsed(pgps_internal.lapsed_in_hand(
+            (unit_to_sync.speaker).sent || (unit_to_sync.speaker).held, unit_to_sync.conversation_no, false));
     end if;
     v_open := pgps_internal.open_units(unit_to_sync.speaker, unit_to_sync.conversation_no);
     if cardinality(v_open.sent) + cardinality(v_open.held) > 1 then
@@ -123,7 +131,9 @@ begin
     where t.option = becomes_of.option and t.caller = becomes_of.relation and t.status = becomes_of.standing.status;
     if not found or becomes_of.relation = 'receiver' and becomes_of.standing.status = 'DELIVERED'
         and becomes_of.standing.receiver_session <> (becomes_of.speaker).session_id then
-        if becomes_of.relation = 'sender' and becomes_of.standing.commit_no is null then
+        -- Who has it in hand need not hear of it again before going on.
+        if becomes_of.relation = 'sender' and becomes_of.standing.commit_no is null
+            or becomes_of.standing.unit_no = any ((becomes_of.speaker).held) then
             perform pgps_internal.note_told(becomes_of.standing.unit_no, becomes_of.standing.status);
         end if;
         perform pgps_internal.refuse_transition(becomes_of.option, becomes_of.relation, becomes_of.standing);
@@ -212,6 +222,8 @@ begin
             raise exception 'uow_id "both" is not allowed with option "%"', units_to_sync.option
             using errcode = '22023', hint = 'Only commit takes both: the one received and the one sent.';
         end if;
+        perform pgps_internal.refuse_lapsed(pgps_internal.lapsed_in_hand(
+            (units_to_sync.speaker).sent || (units_to_sync.speaker).held, units_to_sync.conversation_no, false));
         v_open := pgps_internal.open_units(units_to_sync.speaker, units_to_sync.conversation_no);
         if cardinality(v_open.sent) <> 1 or cardinality(v_open.held) <> 1 then
             raise exception 'there are % units of work received and % being sent, not one each',
