@@ -29,7 +29,9 @@ begin
         -- Where a session ended, which nobody has noted in the unit. Who lives is known as of now, and what the session
         -- had done before it ended perhaps not: together these may be a status that never was.
         and (s.receiver_session is not null and s.status <> 'DELIVERED' or s.commit_no is null and s.version = 0
-            and s.status <> 'RECEIVED');
+            and s.status <> 'RECEIVED'
+            -- Or its time is over, also as of now: it may have been PROCESSED before.
+            or s.commit_no is not null and s.status = 'TIMEOUT');
     if found and pgps_internal.changes_of(v_standing.unit_no) <> pgps_internal.over_loopback_once(
             format('select pgps_internal.changes_of(%s)', v_standing.unit_no)) then
         raise exception 'unit of work "U%" has changed since this % transaction began to look',
@@ -40,7 +42,7 @@ end
 $$;
 comment on function pgps_internal.require_as_seen(bigint) is
 'Raises 25001 in a transaction that keeps its snapshot when that does not show how a unit stands of which a session has
-ended';
+ended, or the lifetime';
 
 create or replace function pgps_internal.last_unit(speaker pgps_internal.speaker, conversation_no bigint)
 returns bigint

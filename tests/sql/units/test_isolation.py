@@ -102,6 +102,29 @@ def test_a_status_that_never_was_is_refused(
         assert sender.status(waits) == "RECEIVED"
 
 
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_was_processed_in_time_is_not_said_to_have_timed_out(
+    broker: psycopg.Connection, party: Callable[..., Party], level: IsolationLevel, read_only: bool
+) -> None:
+    """The time is known as of now, what was committed as of the snapshot."""
+    client, server = party("c"), party("s").serve(SERVICE)
+    late = client.request(SERVICE, "late", lifetime="4 seconds", status_lifetime=9)["uow_id"]
+    done = client.request(SERVICE, "done", lifetime="4 seconds", status_lifetime=9)["uow_id"]
+    assert [server.text(), server.text()] == ["late", "done"]
+    client.connection.isolation_level, client.connection.read_only = level, read_only
+    with client.connection.transaction():
+        assert client.status(done) == "DELIVERED"
+        server.sync("commit", done)
+        over = "select status = 'TIMEOUT' from pgps.units_of_work where uow_id = %s"
+        wait_until(lambda: value(broker, over, [late]), what="the end of the lifetime")
+        assert client.status(late) == "TIMEOUT"
+        for asks in (("query", done), ("last",)):
+            with refused("25001", "has changed since", "READ COMMITTED"), client.connection.transaction():
+                client.sync(*asks)
+    assert client.status(done) == "PROCESSED"
+
+
 def test_who_asks_in_a_read_only_transaction_is_known(
     broker: psycopg.Connection, party: Callable[..., Party], role: Callable[..., str], connect: Connect
 ) -> None:
