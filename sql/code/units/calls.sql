@@ -229,8 +229,9 @@ with code 00740301 says that the unit of work has been received to its end, so t
 until the transaction ends; by id, waits for that. NOTIFY on the channels of pgps.session_channels tells of what comes,
 is given back or is held by a session that ends: when its connection is lost, a worker says so within a second. A
 transaction that has received and is rolled back tells nobody. Errors: 55000 not logged on, new without a service
-registered, 42704 unknown service or conversation, 42501 the conversation of somebody else, 54000 user status too long,
-22023 unknown option, 25001 in a repeatable read or serializable transaction, 25006 in a read-only one.';
+registered, once when a unit has timed out of which there was more to receive (by id: any that the session holds in that
+conversation), 42704 unknown service or conversation, 42501 the conversation of somebody else, 54000 user status too
+long, 22023 unknown option, 25001 in a repeatable read or serializable transaction, 25006 in a read-only one.';
 
 create or replace function pgps.syncpoint(
     option text, uow_id text = null, conversation text = null, user_status text = null, session bigint = null
@@ -272,12 +273,12 @@ comment on function pgps.syncpoint(text, text, text, text, bigint) is
 backout, cancel, delete, eoc and eoccancel (commit, and end the conversation), last, query, setustatus; by whom and in
 which status is the table in the how-to of units of work. uow_id null: the only one that the session has open. last and
 query return a row with code 00780305 when they find nothing, lock nothing, and are allowed in any transaction (25001
-only where its snapshot is older than what a session did that has ended since);
+only where its snapshot is older than what became of the unit before a session ended, or its lifetime);
 the others lock the units and their conversations until the transaction ends. Errors: 55000 not allowed in that status
 (names it, and those that allow it), not logged on, several open or none, conversation ended, 42704 unknown unit of work
 or conversation, 42501 somebody else''s, 54000 user status too long, 22023 unknown option, 25001 in a repeatable read or
 serializable transaction, 25006 in a read-only one; at the commit of the transaction 55000 when the lifetime of a unit
-that it has committed or cancelled is over.';
+that it has received and committed, or cancelled, is over.';
 
 create or replace function pgps.cancel_unit(uow_id text) returns setof pgps.unit_of_work
 language plpgsql rows 1
