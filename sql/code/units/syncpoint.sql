@@ -222,8 +222,8 @@ begin
             raise exception 'uow_id "both" is not allowed with option "%"', units_to_sync.option
             using errcode = '22023', hint = 'Only commit takes both: the one received and the one sent.';
         end if;
-        perform pgps_internal.refuse_lapsed(pgps_internal.lapsed_in_hand(
-            (units_to_sync.speaker).sent || (units_to_sync.speaker).held, units_to_sync.conversation_no, false));
+        perform pgps_internal.refuse_lapsed(pgps_internal.lapsed_in_hand((units_to_sync.speaker).held,
+            units_to_sync.conversation_no, false));
         v_open := pgps_internal.open_units(units_to_sync.speaker, units_to_sync.conversation_no);
         if cardinality(v_open.sent) <> 1 or cardinality(v_open.held) <> 1 then
             raise exception 'there are % units of work received and % being sent, not one each',
