@@ -56,6 +56,11 @@ as $$
 declare
     v_found jsonb;
 begin
+    -- Before the session looks whether the queries that it keeps are still those of the types: who alters one meanwhile
+    -- would have them fail, though no definition is at fault.
+    perform pgps_internal.hold_log(t) from (select t.* from pgps_internal.event_type t
+        where t.type_id in (select l.type_id from pgps_internal.composite_leaf l
+            where l.composite_id = any (take_steps.composite_ids)) order by t.type_id) t;
     v_found := pgps_internal.detect_step(pgps_internal.step_job(take_steps.composite_ids, take_steps.shares,
         take_steps.uptos, take_steps.are_last, take_steps.now, take_steps.pace)::text);
     if (v_found ->> 'stayed')::boolean or exists (select from pgps_internal.composite_share h

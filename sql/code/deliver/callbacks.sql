@@ -1,6 +1,6 @@
 -- Callbacks of internal subscriptions, in any procedural language. A whole batch and the position are tried in one go;
 -- when the callback raises, the events are tried one by one in subtransactions, and failures go to the exception queue.
--- Locks: the turn of the subscription, until the transaction ends.
+-- Locks: the turn of the subscription, and the log of the event type, access share, until the transaction ends.
 -- Writes: subscription.
 
 create or replace function pgps_internal.build_callback(subscription_id bigint, type_id integer) returns void
@@ -42,9 +42,12 @@ as $$
 declare
     v_function text := format('pgps_internal.callback_%s_%s', (call_back.subscription).subscription_id,
         call_back.type_id);
-    v_ids bigint[] := (select pgps_internal.visible_ids(t, (call_back.subscription).owner, call_back.ids)
-        from pgps_internal.event_type t where t.type_id = call_back.type_id);
+    v_ids bigint[];
 begin
+    -- Who alters the type is waited for before the code that reads its events is looked up, which he has made anew.
+    perform pgps_internal.hold_log(t) from pgps_internal.event_type t where t.type_id = call_back.type_id;
+    v_ids := (select pgps_internal.visible_ids(t, (call_back.subscription).owner, call_back.ids)
+        from pgps_internal.event_type t where t.type_id = call_back.type_id);
     if pg_catalog.cardinality(v_ids) operator(pg_catalog.>) 0 then
         execute format('select %s(array(
                 select e.event from unnest($1) with ordinality u(event_id, place) join pgps_internal.events_%s($1) e '

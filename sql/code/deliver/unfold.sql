@@ -18,23 +18,43 @@ $$;
 comment on function pgps_internal.only_these(pgps_internal.received[], integer, bigint[]) is
 'What was handed out, without a type where it is not one of these events of the type: all keep their places';
 
+create or replace function pgps_internal.unfold_of(
+    type_id integer, handed_out pgps_internal.received[], event_ids bigint[], event_type text, broker text
+) returns pgps_internal.message[]
+language plpgsql
+as $$
+declare
+    v_messages pgps_internal.message[];
+begin
+    -- Who adds an attribute whose default is another for each event writes the log anew: in a snapshot from before it is
+    -- empty. So what is not found is looked for once more, when the log is locked and the snapshot is taken afterwards.
+    for v_try in 1..2 loop
+        execute 'select pgps_internal.unfold_' || unfold_of.type_id || '($1, $2, $3, $4)'
+        using unfold_of.handed_out, unfold_of.event_ids, unfold_of.event_type, unfold_of.broker into v_messages;
+        exit when cardinality(v_messages) >= coalesce(cardinality(unfold_of.event_ids),
+            cardinality(unfold_of.handed_out));
+    end loop;
+    return coalesce(v_messages, '{}');
+end
+$$;
+comment on function pgps_internal.unfold_of(integer, pgps_internal.received[], bigint[], text, text) is
+'Calls pgps_internal.unfold_<type>, and once more when it has found fewer events than there should be';
+
 create or replace function pgps_internal.unfold_these(
     handed_out pgps_internal.received[], event_type pgps_internal.event_type, event_ids bigint[], broker text
 ) returns pgps_internal.message[]
-language plpgsql stable
+language plpgsql
 as $$
 declare
     v_is_all boolean := unfold_these.event_ids is null
         or cardinality(unfold_these.event_ids) = cardinality(unfold_these.handed_out);
     v_messages pgps_internal.message[];
 begin
-    execute 'select pgps_internal.unfold_' || (unfold_these.event_type).type_id || '($1, $2, $3, $4)'
-    using case when v_is_all then unfold_these.handed_out
+    return pgps_internal.unfold_of((unfold_these.event_type).type_id,
+        case when v_is_all then unfold_these.handed_out
             else pgps_internal.only_these(unfold_these.handed_out, (unfold_these.event_type).type_id,
                 unfold_these.event_ids) end,
-        case when not v_is_all then unfold_these.event_ids end, (unfold_these.event_type).name, unfold_these.broker
-    into v_messages;
-    return coalesce(v_messages, '{}');
+        case when not v_is_all then unfold_these.event_ids end, (unfold_these.event_type).name, unfold_these.broker);
 end
 $$;
 comment on function pgps_internal.unfold_these(pgps_internal.received[], pgps_internal.event_type, bigint[], text) is
@@ -43,7 +63,7 @@ comment on function pgps_internal.unfold_these(pgps_internal.received[], pgps_in
 create or replace function pgps_internal.unfold(
     handed_out pgps_internal.received[], subscription pgps_internal.subscription
 ) returns pgps_internal.message[]
-language plpgsql stable
+language plpgsql
 as $$
 declare
     v_owner regrole := (unfold.subscription).owner;
@@ -73,9 +93,7 @@ begin
         if v_ids is not null then
             return pgps_internal.unfold_these(unfold.handed_out, v_type, v_ids, v_found.broker);
         end if;
-        execute 'select pgps_internal.unfold_' || v_found.type_id || '($1, null, $2, $3)'
-        using unfold.handed_out, v_found.name, v_found.broker into v_messages;
-        return coalesce(v_messages, '{}');
+        return pgps_internal.unfold_of(v_found.type_id, unfold.handed_out, null, v_found.name, v_found.broker);
     end if;
     v_messages := '{}';
     for v_type in select t.* from pgps_internal.event_type t

@@ -253,6 +253,10 @@ begin
     if v_classes is null then
         return null;
     end if;
+    -- Who alters the type is waited for before the code that reads its events is looked up, and before the snapshot in
+    -- which it reads them.
+    perform pgps_internal.hold_log(t) from pgps_internal.event_type t
+    where t.type_id = (match_owner.signature).type_id;
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold
     -- for the statements after it, which run with ours. Rolling back a subtransaction undoes all of that; variables
     -- keep the result.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.fix_broker import call, column, make_type, meanwhile, publish, rows, value
 from tests.fix_db import wait_until
 
 if TYPE_CHECKING:
@@ -70,3 +70,24 @@ def test_a_timer_of_what_waits_keeps_nobody_busy(connect: Connect, own_database:
         assert value(detector, "select pgps.next_timer()") is None
     wait_until(lambda: value(detector, "select pgps.detect()") == 0)
     assert value(admin, "select count(*) from pgps_internal.silence_log") == 1
+
+
+@pytest.mark.parametrize("change", [{"drop_attribute": "spare"}, {"add_attribute": "more integer default 3"}])
+def test_what_waits_for_an_attribute_that_it_does_not_use_is_detected(
+    connect: Connect, own_database: str, change: dict[str, str]
+) -> None:
+    admin, detector = connect(dsn=own_database), connect(dsn=own_database)
+    assert value(admin, "select pgps.try_lead()")
+    make_type(admin, "held", "n integer not null, spare integer")
+    call(admin, "create_composite_event", "from_held", "held", attributes="n integer = held.n")
+    publish(admin, "held", 1)
+    rows(admin, "select pgps.dispatch()")
+    rows(detector, "select pgps.detect()")
+    publish(admin, "held", 2)
+    rows(admin, "select pgps.dispatch()")
+    with connect(dsn=own_database, autocommit=False) as session:
+        call(session, "alter_event_type", "held", **change)
+        with meanwhile(admin, detector, lambda: rows(detector, "select pgps.detect()")):
+            session.commit()
+    assert rows(admin, "select state, last_error from pgps.composite_events") == [("active", None)]
+    assert column(admin, "select n from pgps_internal.from_held_log order by event_id") == [1, 2]

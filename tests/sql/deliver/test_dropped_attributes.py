@@ -75,3 +75,54 @@ def test_no_event_of_a_callback_fails(
     assert column(admin, f"select n from {seen} order by g") == [1, 2]
     assert value(admin, "select count(*) from pgps.exceptions where subscription = %s", [noted]) == 0
     assert value(admin, "select last_error from pgps.subscriptions where name = %s", [noted]) is None
+
+
+@pytest.mark.parametrize("change", ["add_attribute", "drop_attribute"])
+@pytest.mark.parametrize("default", ["3", "(random() * 9)::integer"], ids=["constant", "rewritten"])
+def test_callbacks_that_wait_for_an_attribute_run_once_in_their_order(
+    admin: psycopg.Connection, connect: Connect, name: Name, tick: str, change: str, default: str
+) -> None:
+    seen, note, noted = f"public.{name('seen')}", f"public.{name('note')}", name("noted")
+    session, changing = connect(), connect(autocommit=False)
+    rows(admin, f"create table {seen} (g bigserial, n integer)")
+    rows(
+        admin,
+        f"create function {note}(n integer) returns void language sql as 'insert into {seen} (n) values ($1)'",
+    )
+    call(admin, "subscribe", noted, tick, execute=f"{note}(n)", max_attempts=1)
+    publish(admin, tick, 1)
+    rows(admin, "select pgps.dispatch()")
+    rows(session, "call pgps.run_subscribers()")
+    # One alone: of several that fail together each is tried by itself.
+    publish(admin, tick, 2)
+    rows(admin, "select pgps.dispatch()")
+    call(
+        changing,
+        "alter_event_type",
+        tick,
+        **{change: "old" if change == "drop_attribute" else f"new integer default {default}"},
+    )
+    with meanwhile(admin, session, lambda: rows(session, "call pgps.run_subscribers()")):
+        changing.commit()
+    assert column(admin, f"select n from {seen} order by g") == [1, 2]
+    assert value(admin, "select last_error from pgps.subscriptions where name = %s", [noted]) is None
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+def test_a_consumer_that_waits_for_an_attribute_with_a_value_for_each_event_loses_none(
+    admin: psycopg.Connection, connect: Connect, name: Name, tick: str, handler: str
+) -> None:
+    session, changing, all_of_it = connect(), connect(autocommit=False), name("all")
+    take = f"select payload -> 'n' from pgps.take('{all_of_it}')"
+    found: list[int] = []
+    call(admin, "subscribe", all_of_it, tick, handler=handler)
+    publish(admin, tick, 1)
+    rows(admin, "select pgps.dispatch()")
+    found += column(session, take)
+    publish(admin, tick, 2)
+    rows(admin, "select pgps.dispatch()")
+    # The log is written anew: who has looked before sees nothing there.
+    call(changing, "alter_event_type", tick, add_attribute="new uuid default gen_random_uuid()")
+    with meanwhile(admin, session, lambda: found.extend(column(session, take))):
+        changing.commit()
+    assert found == [1, 2]
