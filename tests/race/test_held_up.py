@@ -265,3 +265,15 @@ def test_who_changes_a_type_in_an_open_transaction_holds_up_no_others_confirming
     rows(broker, "select pgps.raise_confirming()")
     rows(broker, "select pgps.dispatch_batch()")
     assert [column(broker, told, [name]) for name in "bs"] == [[], ["true"]]
+
+
+def test_who_asks_what_became_of_an_event_waits_for_no_type_that_he_may_not_see(
+    broker: psycopg.Connection, own_database: str, connect: Connect, alice: Session
+) -> None:
+    session, changing = alice(autocommit=True), connect(dsn=own_database, autocommit=False)
+    make_type(broker, "other")
+    rows(broker, "revoke select on pgps_event.other from public")
+    call(session, "subscribe", "s", "tick")
+    call(changing, "alter_event_type", "other", add_attribute="m integer")
+    rows(session, "set statement_timeout = '5s'")
+    assert "is not there" in rows(session, "select * from pgps.explain('s', 1000000)")[0][1]

@@ -24,7 +24,7 @@ begin
         end if;
         v_subscription := pgps_internal.find_subscription(caller, args ->> 'subscription');
     end if;
-    select f.type_id, f.xid into v_type.type_id, v_xid from pgps_internal.find_event(v_event) f;
+    select f.type_id, f.xid into v_type.type_id, v_xid from pgps_internal.find_event(v_event, caller, v_subscription) f;
     if v_xid is null then
         return v_steps || jsonb_build_array(jsonb_build_array('event',
             format('event %s is not there: never published, rolled back, or reclaimed', v_event)));
@@ -63,14 +63,25 @@ end
 $$;
 comment on function pgps_internal.do_explain(name, jsonb) is 'See pgps.explain';
 
-create or replace function pgps_internal.find_event(event_id bigint, out type_id integer, out xid xid8)
+drop function if exists pgps_internal.find_event(bigint);
+create or replace function pgps_internal.find_event(
+    event_id bigint, caller name, subscription pgps_internal.subscription, out type_id integer, out xid xid8
+)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
 begin
-    for v_type in select t.* from pgps_internal.event_type t order by t.type_id loop
+    -- Those of the subscription first. A type that the caller may not see is left alone: he would wait for whoever
+    -- changes it, and keep others from changing it.
+    for v_type in
+        select t.* from pgps_internal.event_type t
+        where has_table_privilege(find_event.caller, t.endpoint, 'select')
+            or pg_has_role(find_event.caller, 'pgps_admin', 'usage')
+        order by not exists (select from pgps_internal.member m where m.type_id = t.type_id
+            and m.subscription_id = (find_event.subscription).subscription_id), t.type_id
+    loop
         execute format('select l.xid from %s l where l.event_id = $1 union all select k.xid from pgps_internal.%I k '
             'where k.event_id = $1
             union all select a.xid from pgps_internal.%I a where a.event_id = $1 limit 1', v_type.log, v_type.name
@@ -83,8 +94,9 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.find_event(bigint) is
-'The type and the transaction of an event; nulls when it is gone';
+comment on function pgps_internal.find_event(bigint, name, pgps_internal.subscription) is
+'The type and the transaction of an event that the caller may see, looked for first where the subscription has its own;
+nulls when it is gone';
 
 create or replace function pgps_internal.explain_batch(type_id integer, event_id bigint, batch_id bigint) returns text
 language sql stable
