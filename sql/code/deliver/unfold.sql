@@ -26,7 +26,7 @@ as $$
 declare
     v_messages pgps_internal.message[];
 begin
-    -- Who adds an attribute whose default is another for each event writes the log anew: in a snapshot from before it is
+    -- Who adds an attribute whose default is another for each event writes the log anew: in an older snapshot it is
     -- empty. So what is not found is looked for once more, when the log is locked and the snapshot is taken afterwards.
     for v_try in 1..2 loop
         execute 'select pgps_internal.unfold_' || unfold_of.type_id || '($1, $2, $3, $4)'
