@@ -1,4 +1,5 @@
--- Which events a role may see: row-level policies come first, then filters. Locks: none.
+-- Which events a role may see: row-level policies come first, then filters.
+-- Locks: the log of an event type that has policies, access share.
 -- Writes: neighbour.
 
 create or replace function pgps_internal.visible_function(type_id integer, owner regrole) returns regproc
@@ -53,6 +54,8 @@ begin
     elsif not (visible.event_type).has_policy then
         return visible.ids;
     end if;
+    -- As in match_owner.
+    perform pgps_internal.hold_log(visible.event_type);
     if pgps_internal.visible_function((visible.event_type).type_id, visible.owner) is null then
         perform pgps_internal.build_visible((visible.event_type).type_id, visible.owner);
     end if;

@@ -126,3 +126,23 @@ def test_a_consumer_that_waits_for_an_attribute_with_a_value_for_each_event_lose
     with meanwhile(admin, session, lambda: found.extend(column(session, take))):
         changing.commit()
     assert found == [1, 2]
+
+
+def test_nor_does_one_whose_policies_are_asked(
+    admin: psycopg.Connection, connect: Connect, name: Name, tick: str, role: Callable[..., str]
+) -> None:
+    reader = role("reader")
+    session, changing, all_of_it = connect(reader), connect(autocommit=False), name("all")
+    take = f"select payload -> 'n' from pgps.take('{all_of_it}')"
+    found: list[int] = []
+    call(admin, "create_policy", tick, "positive", reader, "n > 0")
+    call(session, "subscribe", all_of_it, tick)
+    publish(admin, tick, 1)
+    rows(admin, "select pgps.dispatch()")
+    found += column(session, take)
+    publish(admin, tick, 2)
+    rows(admin, "select pgps.dispatch()")
+    call(changing, "alter_event_type", tick, add_attribute="new uuid default gen_random_uuid()")
+    with meanwhile(admin, session, lambda: found.extend(column(session, take))):
+        changing.commit()
+    assert found == [1, 2]
