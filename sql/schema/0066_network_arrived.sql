@@ -1,7 +1,7 @@
 -- breaking: no
--- Which messages a broker of another network has brought, one row for each of its batches: when it is put back, it
--- sends again what waited at that time, under whatever numbers it has then (sql/code/spools/known.sql). known: a hash of
--- the mark of each message; first_id, last_id: between which ids over there they lie; epoch: that of the batch.
+-- Which messages a broker of another network has brought, one row for each of its batches. When it is put back it sends
+-- again what waited at that time, under whatever numbers it has then (sql/code/spools/known.sql). known: a hash of the
+-- mark of each message; first_id, last_id: between which ids over there they lie; epoch: that of the batch.
 create table pgps_internal.network_arrived (
     origin_id bigint not null references pgps_internal.network_origin on delete cascade,
     epoch integer not null,
