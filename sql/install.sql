@@ -180,7 +180,6 @@
 \ir code/deliver/queue_views.sql
 \ir code/deliver/write_queues.sql
 \ir code/deliver/backlogs.sql
-\ir code/deliver/dead_consumers.sql
 \ir code/deliver/lags.sql
 \ir code/deliver/buffers.sql
 \ir code/deliver/streams.sql
@@ -303,7 +302,6 @@
 \ir code/spools/extents.sql
 \ir code/spools/requests.sql
 \ir code/spools/cancel.sql
-\ir code/spools/pointers.sql
 \ir code/spools/spools.sql
 \ir code/spools/number.sql
 \ir code/spools/limits.sql

@@ -8,6 +8,19 @@ insert into pgps_internal.setting (name, value, kind, description) values
         'How many events all consumers together may hold unacknowledged; those that live share it evenly')
 on conflict (name) do nothing;
 
+create or replace function pgps_internal.is_dead(
+    subscription_id bigint, at pgps_internal.position, dead_after interval
+) returns boolean
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    -- As pgps.subscriptions has it: nothing was received or acknowledged for so long, while events waited.
+    select coalesce(greatest((is_dead.at).moved_at, min(b.oldest)) <= pgps_internal.clock() - is_dead.dead_after, false)
+    from pgps_internal.backlog b where b.subscription_id = is_dead.subscription_id and b.depth > 0
+$$;
+comment on function pgps_internal.is_dead(bigint, pgps_internal.position, interval) is
+'True when the consumer of a subscription is presumed dead';
+
 create or replace function pgps_internal.buffers() returns table (subscription_id bigint, holder text, held bigint)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp set jit = off

@@ -221,9 +221,9 @@ begin atomic
 end;
 comment on function pgps.network_reached(jsonb) is
 'How far this contact point is with the messages of the broker whose pgps.network_next returned batch, for
-pgps.network_next there: upto, and the mark of that message; nulls when it has none. Batches of earlier epochs of that broker are refused from now on. Needs what pgps.network_take needs. Errors: 42501,
-54000 more networks of one role than link_networks, 55000 this broker was restored, or that one was and is not resumed,
-22023 no such batch, 25001.';
+pgps.network_next there: upto, and the mark of that message; nulls when it has none. Batches of earlier epochs of that
+broker are refused from now on. Needs what pgps.network_take needs. Errors: 42501, 54000 more networks of one role than
+link_networks, 55000 this broker was restored, or that one was and is not resumed, 22023 no such batch, 25001.';
 
 revoke all on function pgps.network_reached(jsonb) from public;
 grant execute on function pgps.network_reached(jsonb) to pgps_link, pgps_worker, pgps_admin;

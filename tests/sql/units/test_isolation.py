@@ -110,7 +110,7 @@ def test_what_was_processed_in_time_is_not_said_to_have_timed_out(
     """The time is known as of now, what was committed as of the snapshot."""
     client, server = party("c"), party("s").serve(SERVICE)
     late = client.request(SERVICE, "late", lifetime="10 seconds", status_lifetime=9)["uow_id"]
-    done = client.request(SERVICE, "done", lifetime="10 seconds", status_lifetime=9)["uow_id"]
+    done = client.request(SERVICE, "done", lifetime="9 seconds", status_lifetime=9)["uow_id"]
     assert [server.text(), server.text()] == ["late", "done"]
     client.connection.isolation_level, client.connection.read_only = level, read_only
     with client.connection.transaction():
