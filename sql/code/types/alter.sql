@@ -144,6 +144,48 @@ $$;
 comment on function pgps_internal.insert_columns(regclass, regclass) is
 'Adds the columns of source to an endpoint, before the producer''s columns';
 
+create or replace function pgps_internal.would_rewrite(source regclass, type text, collate_clause text, value text)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_file oid := pg_relation_filenode(would_rewrite.source);
+    v_found boolean;
+begin
+    execute format('alter table %s add column pgps_probe %s %s default %s', would_rewrite.source, would_rewrite.type,
+        would_rewrite.collate_clause, would_rewrite.value);
+    v_found := pg_relation_filenode(would_rewrite.source) <> v_file;
+    execute format('alter table %s drop column pgps_probe', would_rewrite.source);
+    return v_found;
+end
+$$;
+comment on function pgps_internal.would_rewrite(regclass, text, text, text) is
+'Whether a table is written anew when a column of this type and default is added; tried with source, which has no rows';
+
+create or replace function pgps_internal.add_column(target regclass, name text, type text, value text, is_slow boolean)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not add_column.is_slow then
+        execute format('alter table %s add column %I %s %s', add_column.target, add_column.name, add_column.type,
+            'default ' || add_column.value);
+        return;
+    end if;
+    -- A table that is written anew looks empty to whoever took a snapshot before: readers that wait for this would pass
+    -- events over. Rows that are updated they still see, as they were.
+    execute format('alter table %s add column %I %s', add_column.target, add_column.name, add_column.type);
+    execute format('alter table %s alter column %I set default %s', add_column.target, add_column.name,
+        add_column.value);
+    execute format('update %s set %2$I = default', add_column.target, add_column.name);
+end
+$$;
+comment on function pgps_internal.add_column(regclass, text, text, text, boolean) is
+'Adds a column to a log or an archive; type: with its collation; value: its default; is_slow: which is computed for each
+row';
+
 create or replace function pgps_internal.copy_column(source regclass, target regclass, checked boolean) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -155,10 +197,13 @@ declare
     v_message text;
 begin
     for v_column in select * from pgps_internal.attributes_of(copy_column.source) loop
-        execute format('alter table %s add column %I %s %s %s %s', copy_column.target, v_column.name, v_column.type,
-            v_column.collate_clause,
-            case when v_column.default_value is not null then 'default ' || v_column.default_value else '' end,
-            case when v_column.not_null and copy_column.checked then 'not null' else '' end);
+        perform pgps_internal.add_column(copy_column.target, v_column.name,
+            concat_ws(' ', v_column.type, v_column.collate_clause), v_column.default_value,
+            v_column.default_value is not null and pgps_internal.would_rewrite(copy_column.source, v_column.type,
+                v_column.collate_clause, v_column.default_value));
+        if v_column.not_null and copy_column.checked then
+            execute format('alter table %s alter column %I set not null', copy_column.target, v_column.name);
+        end if;
     end loop;
     if copy_column.checked then
         for v_check in select pg_get_constraintdef(c.oid) as definition from pg_constraint c
@@ -234,7 +279,7 @@ end
 $$;
 comment on function pgps.alter_event_type(text, text, text, interval, text) is
 'Adds or drops an attribute; events that wait in the queues are kept (in them an added attribute has its default, or
-null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name, folded unless in double quotes;
+null; where the default is another for each event, whoever receives while it is added may still get null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name, folded unless in double quotes;
 refused (2BP01) while a filter uses it or a rule fills it; from then on an INSERT into the event type cannot have
 RETURNING. dedupe_retention: after how long the numbers of a producer that publishes no more are forgotten.
 time_attribute: the timestamptz by which composite events of the time basis event take the events in order; from then on

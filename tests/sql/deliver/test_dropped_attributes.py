@@ -146,3 +146,28 @@ def test_nor_does_one_whose_policies_are_asked(
     with meanwhile(admin, session, lambda: found.extend(column(session, take))):
         changing.commit()
     assert found == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["log", "receive"])
+def test_who_has_looked_before_still_sees_the_events_when_each_gets_a_value_of_its_own(
+    admin: psycopg.Connection, connect: Connect, name: Name, tick: str, how: str
+) -> None:
+    session, changing, all_of_it = connect(), connect(autocommit=False), name("all")
+    call(admin, "subscribe", all_of_it, tick)
+    publish(admin, tick, 1)
+    rows(admin, "select pgps.dispatch()")
+    call(changing, "alter_event_type", tick, add_attribute="new uuid not null default gen_random_uuid()")
+    if how == "log":
+        session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with session.transaction():
+            rows(session, "select 1")
+            changing.commit()
+            assert column(session, f"select n from pgps_queue.{tick}_log") == [1]
+    else:
+        found: list[int] = []
+        query = f"select n from pgps_queue.{tick}_receive('{{{all_of_it}}}', 10)"
+        with meanwhile(admin, session, lambda: found.extend(column(session, query))):
+            changing.commit()
+        assert found == [1]
+    publish(admin, tick, 2)
+    assert value(admin, f"select count(distinct new) from pgps_queue.{tick}_log") == 2
