@@ -1,6 +1,6 @@
 -- Changing event types while events wait: attributes are added and dropped.
 -- Locks: the event type's relations, access exclusive (type_locks.sql).
--- Writes: event_type, time_attribute.
+-- Writes: event_type, time_attribute; by name: the log of a type, what is kept aside of it.
 
 create or replace function pgps_internal.require_unused(event_type pgps_internal.event_type, attribute text)
 returns void
