@@ -279,8 +279,8 @@ end
 $$;
 comment on function pgps.alter_event_type(text, text, text, interval, text) is
 'Adds or drops an attribute; events that wait in the queues are kept (in them an added attribute has its default, or
-null; where the default is another for each event, whoever receives while it is added may still get null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name, folded unless in double quotes;
-refused (2BP01) while a filter uses it or a rule fills it; from then on an INSERT into the event type cannot have
+null; where the default is another for each event, whoever receives while it is added may still get null).
+add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name, folded unless in double quotes; refused (2BP01) while a filter uses it or a rule fills it; from then on an INSERT into the event type cannot have
 RETURNING. dedupe_retention: after how long the numbers of a producer that publishes no more are forgotten.
 time_attribute: the timestamptz by which composite events of the time basis event take the events in order; from then on
 it must not be null (23514); '''' = none. Locks the event type until the transaction ends; while other transactions use
