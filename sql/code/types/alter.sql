@@ -280,13 +280,14 @@ $$;
 comment on function pgps.alter_event_type(text, text, text, interval, text) is
 'Adds or drops an attribute; events that wait in the queues are kept (in them an added attribute has its default, or
 null; where the default is another for each event, whoever receives while it is added may still get null).
-add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name, folded unless in double quotes; refused (2BP01) while a filter uses it or a rule fills it; from then on an INSERT into the event type cannot have
-RETURNING. dedupe_retention: after how long the numbers of a producer that publishes no more are forgotten.
-time_attribute: the timestamptz by which composite events of the time basis event take the events in order; from then on
-it must not be null (23514); '''' = none. Locks the event type until the transaction ends; while other transactions use
-it that are open, it is tried again and again for as long as lock_timeout says, and publishers wait for a tenth of a
-second at most. Needs pgps_admin. Errors: 42704, 42703, 42701, 42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501,
-55P03, 40P01, 42809 attributes of a composite event.';
+add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name, folded unless in double quotes; refused
+(2BP01) while a filter uses it or a rule fills it; from then on an INSERT into the event type cannot have RETURNING.
+dedupe_retention: after how long the numbers of a producer that publishes no more are forgotten. time_attribute: the
+timestamptz by which composite events of the time basis event take the events in order; from then on it must not be
+null (23514); '''' = none. Locks the event type until the transaction ends; while other transactions use it that are
+open, it is tried again and again for as long as lock_timeout says, and publishers wait for a tenth of a second at
+most. Needs pgps_admin. Errors: 42704, 42703, 42701, 42804, 42939, 23502, 2BP01, 42601, 0A000, 22023, 42501, 55P03,
+40P01, 42809 attributes of a composite event.';
 
 create or replace function pgps_internal.do_set_time_attribute(caller name, args jsonb) returns void
 language plpgsql
