@@ -61,6 +61,20 @@ $$;
 comment on function pgps_internal.ack_position(pgps_internal.subscription, bigint, text) is
 'Moves the position over what was received, to the end or up to an event; returns how many events that acknowledges';
 
+create or replace function pgps_internal.refuse_unreceived(subscription pgps_internal.subscription, event_id bigint)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'event % has not been received by subscription "%", or is acknowledged already',
+        refuse_unreceived.event_id, (refuse_unreceived.subscription).name
+    using errcode = '55000', hint = 'Acknowledge the event_id of an event that pgps.receive returned.';
+end
+$$;
+comment on function pgps_internal.refuse_unreceived(pgps_internal.subscription, bigint) is
+'Raises 55000 for an event that a consumer acknowledges, and has not';
+
 create or replace function pgps_internal.ack_some(
     subscription pgps_internal.subscription, at pgps_internal.position, up_to bigint
 ) returns bigint
@@ -97,9 +111,11 @@ begin
         into v_batch, v_event, v_acked, v_left
         from newest n left join received r on not r.is_put_back group by n.batch_id, n.event_id;
         if v_batch is null and ack_some.up_to is not null then
-            raise exception 'event % has not been received by subscription "%", or is acknowledged already',
-                ack_some.up_to, (ack_some.subscription).name
-            using errcode = '55000', hint = 'Acknowledge the event_id of an event that pgps.receive returned.';
+            perform pgps_internal.refuse_unreceived(ack_some.subscription, ack_some.up_to);
+        elsif v_acked + v_left > (ack_some.at).outstanding then
+            -- The consumer has not got those that are hidden from it (count_returned): it acknowledges none of them.
+            select v_acked - h.passed, v_left - h.ahead into v_acked, v_left
+            from pgps_internal.count_hidden(ack_some.subscription, ack_some.at, v_batch, v_event) h;
         end if;
     end if;
     v_retried := array(select f.event_id from pgps_internal.failure f

@@ -71,14 +71,20 @@ def test_a_failed_event_is_handed_to_one_competing_consumer_though_it_was_matche
 
 
 @pytest.mark.parametrize("takes", [False, True])
+@pytest.mark.parametrize("handler", ["all", "any"])
 def test_what_a_consumer_does_not_get_is_not_counted_as_received(
-    broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str], takes: bool
+    broker: psycopg.Connection,
+    connect: Connect,
+    own_database: str,
+    role: Callable[..., str],
+    takes: bool,
+    handler: str,
 ) -> None:
     """Between dispatch and receiving some of it has become invisible to the consumer."""
     reader = role("reader")
     rows(broker, f"grant select on pgps_event.pa to {reader}")
     session = connect(reader, dsn=own_database)
-    call(session, "subscribe", "s", "pa")
+    call(session, "subscribe", "s", "pa", handler=handler)
     publish(broker, "pa", 1, 2, 3)
     call(broker, "dispatch")
     call(broker, "create_policy", "pa", "odd", reader, "n % 2 = 1")
@@ -89,3 +95,36 @@ def test_what_a_consumer_does_not_get_is_not_counted_as_received(
         assert call(session, "ack", "s") == 2
     assert column(session, "select delivered from pgps.subscriptions") == [2]
     assert numbers(session, "s") == []
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+@pytest.mark.parametrize(
+    "change", ["revoke select on pgps_event.pb from public, {}", "select pgps.drop_event_type('pb', true)"]
+)
+def test_what_is_acknowledged_up_to_an_event_is_what_the_consumer_has_got(
+    broker: psycopg.Connection,
+    connect: Connect,
+    own_database: str,
+    role: Callable[..., str],
+    handler: str,
+    change: str,
+) -> None:
+    reader = role("reader")
+    make_type(broker, "pb")
+    rows(broker, f"grant select on pgps_event.pa, pgps_event.pb to {reader}")
+    session = connect(reader, dsn=own_database)
+    call(session, "subscribe", "s", "p*", handler=handler)
+    for n in range(4):
+        publish(broker, "pa", n)
+        publish(broker, "pb", n)
+    call(broker, "dispatch")
+    rows(broker, change.format(reader))
+    found = rows(session, "select event_id, payload -> 'n' from pgps.receive('s', 6)")
+    assert [n for _, n in found] in ([0, 1, 2], [0, 1, 2, 3])
+    assert call(session, "ack", "s", found[1][0]) == 2
+    assert column(session, "select delivered from pgps.subscriptions") == [2]
+    rest = column(session, "select payload -> 'n' from pgps.receive('s')")
+    assert rest == [2, 3]
+    assert call(session, "ack", "s") == 2
+    assert column(session, "select delivered from pgps.subscriptions") == [4]
+    assert column(session, "select depth from pgps.subscriptions") == [0]
