@@ -86,8 +86,8 @@ begin
 end
 $$;
 comment on function pgps_internal.count_hidden(pgps_internal.subscription, pgps_internal.position, bigint, bigint) is
-'Of what was received and is not acknowledged, nor put back, how much the owner of the subscription may not see: up to an
-event, and beyond it';
+'Of what was received and is not acknowledged, nor put back, how much the owner of the subscription may not see: up to
+an event, and beyond it';
 
 create or replace function pgps_internal.hand_out_messages(
     subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
