@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '29c9539c664abd06', $python$
+('attribute_list', '46fcaf9156bdf9b5', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '29c9539c664abd06', $python$
+('callback_text', '46fcaf9156bdf9b5', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '29c9539c664abd06', $python$
+('calling', '46fcaf9156bdf9b5', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '29c9539c664abd06', $python$
+('composite.absence', '46fcaf9156bdf9b5', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,7 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', '29c9539c664abd06', $python$
+('composite.codetime', '46fcaf9156bdf9b5', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -513,7 +513,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', '29c9539c664abd06', $python$
+('composite.contexts', '46fcaf9156bdf9b5', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -674,7 +674,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '29c9539c664abd06', $python$
+('composite.coupled', '46fcaf9156bdf9b5', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -863,7 +863,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '29c9539c664abd06', $python$
+('composite.definition', '46fcaf9156bdf9b5', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1098,7 +1098,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '29c9539c664abd06', $python$
+('composite.described', '46fcaf9156bdf9b5', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1251,7 +1251,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '29c9539c664abd06', $python$
+('composite.detector', '46fcaf9156bdf9b5', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1652,7 +1652,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.effort', '29c9539c664abd06', $python$
+('composite.effort', '46fcaf9156bdf9b5', $python$
 """How much of a step the composite events of one owner may take, where others wait for its end."""
 
 from collections.abc import Callable, Iterable
@@ -1696,7 +1696,7 @@ class Effort:
             if self.left[subject.owner] < 0:
                 self.end(subject.id)
 $python$),
-('composite.entry', '29c9539c664abd06', $python$
+('composite.entry', '46fcaf9156bdf9b5', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1714,7 +1714,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '29c9539c664abd06', $python$
+('composite.event_time', '46fcaf9156bdf9b5', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1818,7 +1818,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '29c9539c664abd06', $python$
+('composite.gathering', '46fcaf9156bdf9b5', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -2192,7 +2192,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '29c9539c664abd06', $python$
+('composite.graph', '46fcaf9156bdf9b5', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2434,7 +2434,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.heavy', '29c9539c664abd06', $python$
+('composite.heavy', '46fcaf9156bdf9b5', $python$
 """Events that are large: a step takes as many as have so many bytes, and what is published at once has as many."""
 
 from collections.abc import Iterable
@@ -2631,7 +2631,7 @@ def weigh_open(queries: Queries, subjects: list[Subject], found: list[dict[str, 
                 raise TooHeavyError(end)
             return
 $python$),
-('composite.keys', '29c9539c664abd06', $python$
+('composite.keys', '46fcaf9156bdf9b5', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2769,7 +2769,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '29c9539c664abd06', $python$
+('composite.keystate', '46fcaf9156bdf9b5', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2913,7 +2913,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '29c9539c664abd06', $python$
+('composite.limits', '46fcaf9156bdf9b5', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -2977,7 +2977,7 @@ def rows_in_portions(rows: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ..
     if first < len(rows):
         yield rows[first:] if first else rows
 $python$),
-('composite.matching', '29c9539c664abd06', $python$
+('composite.matching', '46fcaf9156bdf9b5', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -3047,7 +3047,7 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '29c9539c664abd06', $python$
+('composite.memo', '46fcaf9156bdf9b5', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
@@ -3118,7 +3118,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '29c9539c664abd06', $python$
+('composite.occurrences', '46fcaf9156bdf9b5', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -3213,7 +3213,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '29c9539c664abd06', $python$
+('composite.pairing', '46fcaf9156bdf9b5', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -3297,7 +3297,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '29c9539c664abd06', $python$
+('composite.parser', '46fcaf9156bdf9b5', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3635,7 +3635,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '29c9539c664abd06', $python$
+('composite.parts', '46fcaf9156bdf9b5', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3779,7 +3779,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '29c9539c664abd06', $python$
+('composite.points', '46fcaf9156bdf9b5', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3904,7 +3904,7 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.publishing', '29c9539c664abd06', $python$
+('composite.publishing', '46fcaf9156bdf9b5', $python$
 """What was detected becomes events: as sets, and one by one where one is too large for jsonb."""
 
 from collections.abc import Iterator, Sequence
@@ -3982,7 +3982,7 @@ def publish_portion(
         with queries.db.subtransaction():
             return insert(queries, subject, ids, columns, first)
     except queries.db.SPIError as error:
-        if not (is_too_large(error) or (queries.is_careful and not is_fatal(error))):
+        if not (is_too_large(error) or (queries.is_careful and not is_fatal(error) and error.sqlstate[:2] != "23")):
             raise
         state, message = error.sqlstate, str(error)
         what = "together too large for JSON" if is_too_large(error) else "no JSON"
@@ -4062,7 +4062,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> tuple[li
     end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
     return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends], parts
 $python$),
-('composite.queries', '29c9539c664abd06', $python$
+('composite.queries', '46fcaf9156bdf9b5', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -4460,7 +4460,7 @@ def is_too_large(error: Any) -> bool:
     state = getattr(error, "sqlstate", None) or ""
     return state in ("54000", "53200") or (state == "XX000" and "invalid memory alloc request size" in str(error))
 $python$),
-('composite.rows', '29c9539c664abd06', $python$
+('composite.rows', '46fcaf9156bdf9b5', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -4562,7 +4562,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '29c9539c664abd06', $python$
+('composite.sequence', '46fcaf9156bdf9b5', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -4701,7 +4701,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '29c9539c664abd06', $python$
+('composite.server', '46fcaf9156bdf9b5', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -5023,7 +5023,7 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
         steps.append(row_of_step(subject, changes, len(subject.keys) - before))
     return queries.write(keys, opened, late, errors, steps)
 $python$),
-('composite.stepping', '29c9539c664abd06', $python$
+('composite.stepping', '46fcaf9156bdf9b5', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -5290,7 +5290,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '29c9539c664abd06', $python$
+('composite.storing', '46fcaf9156bdf9b5', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -5395,7 +5395,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '29c9539c664abd06', $python$
+('composite.subjects', '46fcaf9156bdf9b5', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -5701,7 +5701,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', '29c9539c664abd06', $python$
+('composite.syntax', '46fcaf9156bdf9b5', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5806,7 +5806,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '29c9539c664abd06', $python$
+('composite.takeover', '46fcaf9156bdf9b5', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5889,7 +5889,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '29c9539c664abd06', $python$
+('composite.texts', '46fcaf9156bdf9b5', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -6101,7 +6101,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '29c9539c664abd06', $python$
+('composite.times', '46fcaf9156bdf9b5', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -6303,7 +6303,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '29c9539c664abd06', $python$
+('composite.told', '46fcaf9156bdf9b5', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -6405,7 +6405,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '29c9539c664abd06', $python$
+('composite.trial', '46fcaf9156bdf9b5', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -6635,7 +6635,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '29c9539c664abd06', $python$
+('composite.windows', '46fcaf9156bdf9b5', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6851,7 +6851,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '29c9539c664abd06', $python$
+('composite.wire', '46fcaf9156bdf9b5', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6922,7 +6922,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '29c9539c664abd06', $python$
+('filter_literals', '46fcaf9156bdf9b5', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -7008,7 +7008,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '29c9539c664abd06', $python$
+('filter_names', '46fcaf9156bdf9b5', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -7122,7 +7122,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '29c9539c664abd06', $python$
+('filter_text', '46fcaf9156bdf9b5', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -7389,7 +7389,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '29c9539c664abd06', $python$
+('in_select', '46fcaf9156bdf9b5', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -7489,7 +7489,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '29c9539c664abd06', $python$
+('keywords', '46fcaf9156bdf9b5', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -7561,7 +7561,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '29c9539c664abd06', $python$
+('lexer', '46fcaf9156bdf9b5', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7907,7 +7907,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '29c9539c664abd06', $python$
+('safe_filter', '46fcaf9156bdf9b5', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -8281,7 +8281,7 @@ class SafeReader:
         self.names.types.add(name)
         return name
 $python$),
-('statement_composite', '29c9539c664abd06', $python$
+('statement_composite', '46fcaf9156bdf9b5', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -8376,7 +8376,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '29c9539c664abd06', $python$
+('statement_reader', '46fcaf9156bdf9b5', $python$
 """Read a statement word by word."""
 
 import re
@@ -8594,7 +8594,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '29c9539c664abd06', $python$
+('statement_text', '46fcaf9156bdf9b5', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -8872,7 +8872,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '29c9539c664abd06', $python$
+('token_lists', '46fcaf9156bdf9b5', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -9106,7 +9106,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '29c9539c664abd06', $python$
+('whole_row', '46fcaf9156bdf9b5', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -9211,7 +9211,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "29c9539c664abd06"
+digest = "46fcaf9156bdf9b5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9318,7 +9318,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "29c9539c664abd06"
+digest = "46fcaf9156bdf9b5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9418,7 +9418,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "29c9539c664abd06"
+digest = "46fcaf9156bdf9b5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9508,7 +9508,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "29c9539c664abd06"
+digest = "46fcaf9156bdf9b5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9600,7 +9600,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "29c9539c664abd06"
+digest = "46fcaf9156bdf9b5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9717,7 +9717,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "29c9539c664abd06"
+digest = "46fcaf9156bdf9b5"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9813,7 +9813,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "29c9539c664abd06"
+digest = "46fcaf9156bdf9b5"
 # Each behind those that it imports.
 names = [
     "lexer",

@@ -55,9 +55,9 @@ comment on function pgps_internal.events_no_json(integer, bigint[]) is
 create or replace function pgps_internal.is_no_json(sqlstate text) returns boolean
 language sql immutable
 set search_path = pg_catalog, pg_temp
--- Not when something else is in the way: privileges, a lock, a conflict, the state of the subscription, a shutdown. A
--- cast may raise what it likes.
-return left(sqlstate, 2) not in ('08', '25', '28', '40', '42', '53', '55', '57', '58', 'XX')
+-- Not when something else is in the way: privileges, a constraint, a lock, a conflict, the state of the subscription, a
+-- shutdown. A cast may raise what it likes.
+return left(sqlstate, 2) not in ('08', '23', '25', '28', '40', '42', '53', '55', '57', '58', 'XX')
     and sqlstate not in ('54000', '22023');
 comment on function pgps_internal.is_no_json(text) is
 'True for an error that may say that a value cannot become JSON';

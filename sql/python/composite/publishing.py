@@ -75,7 +75,7 @@ def publish_portion(
         with queries.db.subtransaction():
             return insert(queries, subject, ids, columns, first)
     except queries.db.SPIError as error:
-        if not (is_too_large(error) or (queries.is_careful and not is_fatal(error))):
+        if not (is_too_large(error) or (queries.is_careful and not is_fatal(error) and error.sqlstate[:2] != "23")):
             raise
         state, message = error.sqlstate, str(error)
         what = "together too large for JSON" if is_too_large(error) else "no JSON"
