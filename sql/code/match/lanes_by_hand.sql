@@ -9,7 +9,8 @@ insert into pgps_internal.setting (name, value, kind, description) values
         'each event; what takes longer is left to a worker or pgps.run_lanes()')
 on conflict (name) do nothing;
 
-create or replace function pgps_internal.run_lane_by_hand(lane_id bigint, "limit" interval)
+drop function if exists pgps_internal.run_lane_by_hand(bigint, interval);
+create or replace function pgps_internal.run_lane_by_hand(lane_id bigint, "limit" interval, again boolean)
 returns pgps_internal.lane_run
 language plpgsql
 as $$
@@ -21,7 +22,8 @@ declare
     v_error text;
 begin
     -- Stays behind when the session is killed, since a filter did not let itself be cancelled.
-    perform setval('pgps_internal.lane_by_hand_seq', run_lane_by_hand.lane_id);
+    perform setval('pgps_internal.lane_by_hand_seq', case when run_lane_by_hand.again
+        then pgps_internal.lane_mark(run_lane_by_hand.lane_id) else run_lane_by_hand.lane_id end);
     -- The first call in a session loads PL/Python, which takes its time.
     perform pgps_internal.set_alarm(0);
     v_began := clock_timestamp();
@@ -45,8 +47,9 @@ begin
     return v_run;
 end
 $$;
-comment on function pgps_internal.run_lane_by_hand(bigint, interval) is
-'As run_lane, in a dispatch by hand: a lane that takes longer than a limit is slow from then on';
+comment on function pgps_internal.run_lane_by_hand(bigint, interval, boolean) is
+'As run_lane, in a dispatch by hand: a lane that takes longer than a limit is slow from then on. again: the last session
+that matched this lane by hand was killed in it';
 
 create or replace function pgps_internal.run_lanes_here() returns void
 language plpgsql
@@ -57,13 +60,16 @@ declare
     v_left bigint := (select s.last_value from pgps_internal.lane_by_hand_seq s);
     v_run pgps_internal.lane_run;
 begin
-    if v_left > 0 then
+    -- A server that stops, or a session that is ended for another reason, may do so in anybody's lane: it is the lane's
+    -- fault only when that happens twice in a row. Slow ones have to wait for a worker, where there may be none.
+    if v_left > pgps_internal.lane_mark(0) then
         perform pgps_internal.note_slow_lane(l, null, 1, v_limit), setval('pgps_internal.lane_by_hand_seq', 0)
-        from pgps_internal.lane l where l.lane_id = v_left;
+        from pgps_internal.lane l where pgps_internal.lane_mark(l.lane_id) = v_left;
     end if;
     foreach v_lane in array pgps_internal.lanes_with_work(0, false) loop
         loop
-            v_run := pgps_internal.run_lane_by_hand(v_lane, v_limit);
+            v_run := pgps_internal.run_lane_by_hand(v_lane, v_limit, v_lane = v_left);
+            v_left := nullif(v_left, v_lane);
             exit when v_run is null or v_run.is_done or v_run.told is not null;
         end loop;
         if v_run.told is not null then

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, publish, rows
-from tests.fix_db import Connect
+from tests.fix_db import Connect, lock_waiters, wait_until
 from tests.sql.match.lane_steps import make_filter, run_lanes, take_only
 
 Role = Callable[..., str]
@@ -84,15 +85,40 @@ def test_a_filter_that_swallows_its_cancellation_is_asked_by_hand_no_more(
     assert take_only(broker, "odd") == []
 
 
-def test_a_lane_that_a_session_was_killed_in_is_left_alone_by_the_next_dispatch(broker: psycopg.Connection) -> None:
+def kill_in_lane(broker: psycopg.Connection, victim: psycopg.Connection) -> None:
+    """End a session that dispatches while it waits in the filter of a lane."""
+
+    def dispatch() -> None:
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            rows(victim, "select pgps.dispatch()")
+
+    rows(broker, "select pg_advisory_lock(5)")
+    thread = threading.Thread(target=dispatch)
+    thread.start()
+    wait_until(lambda: lock_waiters(broker, 5))
+    rows(broker, "select pg_terminate_backend(%s)", [victim.info.backend_pid])
+    thread.join()
+    rows(broker, "select pg_advisory_unlock(5)")
+
+
+def test_a_lane_that_a_session_was_killed_in_twice_is_left_alone_by_the_next_dispatch(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    make_filter(broker, "perform pg_advisory_xact_lock_shared(5)")
+    call(broker, "configure", "dispatch_lane_timeout", "1 hour")
     call(broker, "subscribe", "lane", "pa", "public.good(n)")
     publish(broker, "pa", 1)
-    rows(broker, "select setval('pgps_internal.lane_by_hand_seq', lane_id) from pgps_internal.lane")
+    kill_in_lane(broker, connect(dsn=own_database))
+    rows(broker, "select pgps.dispatch()")
+    assert take_only(broker, "lane") == [1], "once may be anybody's fault"
+    publish(broker, "pa", 2)
+    kill_in_lane(broker, connect(dsn=own_database))
+    kill_in_lane(broker, connect(dsn=own_database))
     rows(broker, "select pgps.dispatch()")
     assert take_only(broker, "lane") == []
     assert column(broker, "select state from pgps.subscriptions") == ["slow"]
     run_lanes(broker)
-    assert take_only(broker, "lane") == [1]
+    assert take_only(broker, "lane") == [2]
 
 
 def test_who_cancels_a_dispatch_by_hand_cancels_it(broker: psycopg.Connection) -> None:
