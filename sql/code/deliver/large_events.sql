@@ -1,7 +1,7 @@
 -- Events that are too large: jsonb has at most 256 MB, an array or a message to the client 1 GB. What is handed out in
 -- one call is bounded by its size, and an event that cannot be handed out as JSON at all goes to the exception queue,
 -- so that those behind it come (decision 88).
--- Locks: those of handing out.
+-- Locks: those of handing out: the turn of the subscription, or the rows of events that competing consumers share.
 -- Writes: nothing.
 
 create or replace function pgps_internal.most_bytes() returns bigint
@@ -137,7 +137,7 @@ comment on function pgps_internal.is_too_large(text, text) is
 create or replace function pgps_internal.next_to_receive(
     subscription pgps_internal.subscription, max_events integer, consumer text
 ) returns pgps_internal.received[]
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -145,6 +145,7 @@ declare
     v_due pgps_internal.received[];
 begin
     if (next_to_receive.subscription).handler = 'any' then
+        -- As in lease: those that another session has locked are its own, and those behind them come instead.
         return array(
             select (s.batch_id, s.event_id, s.type_id, s.attempts + 1)::pgps_internal.received
             from pgps_internal.share s
@@ -152,8 +153,9 @@ begin
                     or s.holder = pgps_internal.holder_for(next_to_receive.consumer))
                 and not exists (select from pgps_internal.failure f where f.subscription_id = v_id
                     and f.event_id = s.event_id and (f.state = 'failed' or f.due_at > pgps_internal.clock()))
-            order by s.batch_id, s.event_id limit next_to_receive.max_events);
+            order by s.batch_id, s.event_id limit next_to_receive.max_events for update of s skip locked);
     end if;
+    perform pgps_internal.hold_subscription(v_id, (next_to_receive.subscription).name);
     v_due := array(
         select (0, d.event_id, d.type_id, d.attempts + 1)::pgps_internal.received from pgps_internal.failure d
         where d.subscription_id = v_id
@@ -164,7 +166,7 @@ begin
 end
 $$;
 comment on function pgps_internal.next_to_receive(pgps_internal.subscription, integer, text) is
-'What a receive would hand out, in its order';
+'What a receive would hand out, in its order, held until the transaction ends';
 
 create or replace function pgps_internal.file_if_too_large(
     subscription pgps_internal.subscription, one pgps_internal.received

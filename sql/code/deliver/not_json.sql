@@ -62,30 +62,6 @@ return left(sqlstate, 2) not in ('08', '23', '25', '28', '40', '42', '53', '55',
 comment on function pgps_internal.is_no_json(text) is
 'True for an error that may say that a value cannot become JSON';
 
-create or replace function pgps_internal.held_next(
-    subscription pgps_internal.subscription, max_events integer, consumer text
-) returns pgps_internal.received[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_id bigint := (held_next.subscription).subscription_id;
-begin
-    if (held_next.subscription).handler <> 'any' then
-        perform pgps_internal.hold_subscription(v_id, (held_next.subscription).name);
-        return pgps_internal.next_to_receive(held_next.subscription, held_next.max_events, held_next.consumer);
-    end if;
-    -- Those that another session has locked are its own to file.
-    return array(
-        select n from unnest(pgps_internal.next_to_receive(held_next.subscription, held_next.max_events,
-            held_next.consumer)) n
-        join pgps_internal.share s on s.subscription_id = v_id and s.batch_id = n.batch_id and s.event_id = n.event_id
-        for update of s skip locked);
-end
-$$;
-comment on function pgps_internal.held_next(pgps_internal.subscription, integer, text) is
-'What a receive would hand out, held until the transaction ends';
-
 create or replace function pgps_internal.file_no_json(
     subscription pgps_internal.subscription, max_events integer, consumer text
 ) returns boolean
@@ -96,7 +72,8 @@ declare
     v_next pgps_internal.received[];
     v_filed bigint;
 begin
-    v_next := pgps_internal.held_next(file_no_json.subscription, file_no_json.max_events, file_no_json.consumer);
+    v_next := pgps_internal.next_to_receive(file_no_json.subscription, file_no_json.max_events,
+        file_no_json.consumer);
     select count(pgps_internal.note_failures(file_no_json.subscription, array[(n.batch_id, n.event_id, n.type_id,
             (file_no_json.subscription).max_attempts)::pgps_internal.received], 'nack', f.state, f.error,
             null)::text)

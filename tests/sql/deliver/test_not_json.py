@@ -63,6 +63,20 @@ def test_what_jsonb_does_not_take_goes_to_the_exception_queue_and_the_others_com
     assert drained(broker, verb, max_events) == [[1]]
 
 
+@pytest.mark.parametrize("verb", ["receive", "take"])
+def test_competing_consumers_file_what_is_no_json_behind_what_another_one_holds(
+    broker: psycopg.Connection, connect: Connect, own_database: str, verb: str
+) -> None:
+    call(broker, "subscribe", "s", "doc", handler="any")
+    publish(broker, "1", _BAD[0], "3", "4")
+    other = connect(autocommit=False, dsn=own_database)
+    assert column(other, f"select payload ->> 'n' from pgps.{verb}('s', 1)") == ["1"]
+    assert drained(broker, verb, 1) == [[3], [4]]
+    assert column(broker, "select n from pgps_queue.doc_exception") == [2]
+    other.rollback()
+    assert drained(broker, verb, 1) == [[1]]
+
+
 @pytest.mark.parametrize(
     ("attribute", "cast"),
     [
