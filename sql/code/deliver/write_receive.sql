@@ -153,14 +153,14 @@ begin
                     group by p) || pgps_taken.others;
             end if;
             if cardinality(pgps_taken.others) > 0 then
-                return query
+                {tell_texts}return query
                 select m.event_id, m.published_at, m.publisher, m.xid::text::bigint, m.origin, m.attempt,
-                    int4multirange(int4range(o.place, o.place, '[]'))::text{more_attributes}
+                    int4multirange(int4range(o.place, o.place, '[]'))::text{told_attributes}
                 from unnest(pgps_taken.others) with ordinality o(place, turn)
                 cross join lateral pgps.receive(($1)[o.place], $2, $3) with ordinality
                     m(event_id, event_type, payload, published_at, publisher, xid, origin, attempt, turn)
-                cross join lateral jsonb_populate_record(null::pgps_event.{name}, m.payload) l
-                order by o.turn, m.turn;
+                cross join lateral jsonb_populate_record(null::pgps_event.{name}, {told_payload}) l
+                order by o.turn, m.turn;{tell_json}
             end if;
         end$body$, write_receive.names
             || jsonb_build_object('receive', quote_ident((write_receive.event_type).name || '_receive'),

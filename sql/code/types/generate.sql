@@ -25,10 +25,11 @@ as $$
     from (select (names_of.event_type).*) t
 $$;
 comment on function pgps_internal.names_of(pgps_internal.event_type) is
-'What the words in templates stand for. name: of the row type, quoted; label: of the type, as a literal; columns: all of
-the endpoint, also as l_columns (of l) and r_columns; attributes: those without the producer''s, of l; each_attribute:
-each with a comma behind it, more_attributes: before it; own_attributes: as each_attribute, of no alias. as_json and
-to_json: see pgps_internal.as_json. Tables: endpoint, log, kept, audit; of an immediate type entry and stage.';
+'What the words in templates stand for. name: of the row type, quoted; label: of the type, as a literal; columns: all
+of the endpoint, also as l_columns (of l) and r_columns; attributes: those without the producer''s, of l;
+each_attribute: each with a comma behind it, more_attributes: before it; own_attributes: as each_attribute, of no
+alias. as_json, to_json and others: see pgps_internal.as_json. Tables: endpoint, log, kept, audit; of an immediate
+type entry and stage.';
 
 create or replace function pgps_internal.pieces_of(event_type pgps_internal.event_type)
 returns setof pgps_internal.piece

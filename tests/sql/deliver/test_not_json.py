@@ -144,6 +144,43 @@ def test_as_rows_and_by_a_callback_it_is_taken(broker: psycopg.Connection) -> No
     assert rows(broker, "select n, body::text from pgps_queue.doc_receive(array['s'], 10)") == expected
 
 
+@pytest.mark.parametrize(
+    ("attribute", "cast"),
+    [("json", "j"), ("json[]", "array[j]"), ("holder", "row(j, 1)::holder"), ("some_json", "j::some_json")],
+)
+@pytest.mark.parametrize("handler", ["all", "any"])
+def test_rows_have_it_also_when_competing_consumers_share_it_or_it_was_put_back(
+    broker: psycopg.Connection, handler: str, attribute: str, cast: str
+) -> None:
+    rows(broker, "create type holder as (j json, k integer)")
+    rows(broker, "create domain some_json as json")
+    make_type(broker, "rec", f'n integer, "name" {attribute}, at timestamptz[], more {attribute}')
+    call(broker, "subscribe", "s", "rec", handler=handler)
+    call(broker, "subscribe", "other", "rec")
+    for n, body in enumerate(["1", *_BAD], 1):
+        published = f"insert into pgps_event.rec select %s, {cast}, array[now()] from (values (%s::json)) x(j)"
+        rows(broker, published, [n, body])
+    rows(broker, "select pgps.dispatch()")
+    expected = rows(broker, "select n, name::text, at, more from pgps_queue.rec_log order by n")
+    received = "select pgps_event_id, n, name::text, at, more from pgps_queue.rec_receive(array['s'], 10) order by 1"
+    first = rows(broker, received)
+    assert [row[1:] for row in first] == expected
+    call(broker, "nack", "s", first[1][0])
+    call(broker, "ack", "s")
+    assert [row[1:] for row in rows(broker, received)] == expected[1:2]
+    assert rows(broker, "select * from pgps_queue.rec_exception where state = 'failed'") == []
+    assert column(broker, "select payload ->> 'n' from pgps.receive('other')") == ["1"], "as JSON it cannot be had"
+
+
+def test_a_setting_that_a_program_has_left_behind_hides_nothing(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "s", "doc")
+    publish(broker, "1", *_BAD)
+    for mode in ("or null", "as texts"):
+        rows(broker, "select set_config('pgps.payloads', %s || ' in ' || pg_current_xact_id(), false)", [mode])
+        assert drained(broker, "receive", 10) in ([[1]], [])
+    assert value(broker, "select count(*) from pgps_queue.doc_exception where state = 'failed'") == 3
+
+
 def test_an_error_of_another_kind_is_raised_as_it_is(broker: psycopg.Connection) -> None:
     call(broker, "subscribe", "s", "doc")
     publish(broker, "1")
