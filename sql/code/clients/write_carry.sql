@@ -9,7 +9,7 @@ begin
     -- The settings make intervals and money readable for psycopg, whatever the publisher's session has set.
     return pgps_internal.write_function('pgps_internal.carry_{type_id}', $head$(pgps_statement pgps_internal.control)
         returns text
-        language plpgsql stable set search_path = pg_catalog,
+        language plpgsql set search_path = pg_catalog,
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
         set intervalstyle = postgres set lc_monetary = 'C'$head$, $body$
         begin

@@ -12,7 +12,7 @@ begin
         $head$(pgps_client bigint, pgps_note integer, pgps_name text, pgps_xid xid8, pgps_first bigint,
             pgps_after bigint, pgps_hi bigint,
         pgps_max integer, pgps_type text, pgps_handler text, pgps_broker text) returns pgps_internal.handed[]
-        language plpgsql stable set search_path = pg_catalog,
+        language plpgsql set search_path = pg_catalog,
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             c pgps_internal.control;

@@ -9,7 +9,7 @@ begin
     return pgps_internal.write_function('pgps_internal.slice_{type_id}',
         $head$(pgps_xid xid8, pgps_after bigint, pgps_upto bigint, pgps_ids int8multirange, pgps_max integer)
         returns pgps_internal.received[]
-        language plpgsql stable set search_path = pg_catalog,
+        language plpgsql set search_path = pg_catalog,
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         begin
             return array(

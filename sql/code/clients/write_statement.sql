@@ -8,7 +8,7 @@ as $write$
 begin
     return pgps_internal.write_function('pgps_internal.statement_{type_id}', $head$(pgps_event bigint)
         returns pgps_internal.control
-        language plpgsql stable set search_path = pg_catalog,
+        language plpgsql set search_path = pg_catalog,
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             v_statement pgps_internal.control;

@@ -2,6 +2,10 @@
 -- that PostgreSQL keeps plans for them. Each piece is written by a function pgps_internal.write_<what>, in the room of
 -- its caller, from a template in which {words} stand for names. The digest of each piece is stored, so that an upgrade
 -- rebuilds only the pieces that this release writes differently (decision 30).
+-- What reads a log is VOLATILE, though it changes nothing: each statement in it takes its snapshot when it has its
+-- locks. A STABLE function reads in the snapshot of whoever calls it, which was taken before; and there a log is empty
+-- that somebody has written anew meanwhile, as for an attribute of a domain with constraints, or for a queue that
+-- becomes persistent.
 -- What writes pieces is in PL/pgSQL, although most of it is one expression: a function in SQL would be planned anew in
 -- each of the hundred calls that making an event type takes.
 -- Locks: those of creating and dropping what is generated.

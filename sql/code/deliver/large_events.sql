@@ -34,7 +34,8 @@ comment on function pgps_internal.is_toasted(text, bigint, bigint) is
 
 create or replace function pgps_internal.event_bytes(type_id integer, event_ids bigint[])
 returns table (event_id bigint, bytes bigint)
-language plpgsql stable
+language plpgsql
+-- Volatile, as all that reads a log (core/generated.sql).
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column

@@ -26,19 +26,13 @@ as $$
 declare
     v_messages pgps_internal.message[];
 begin
-    -- Who adds an attribute whose default is another for each event writes the log anew: in an older snapshot it is
-    -- empty. So what is not found is looked for once more, when the log is locked and the snapshot is taken afterwards.
-    for v_try in 1..2 loop
-        execute 'select pgps_internal.unfold_' || unfold_of.type_id || '($1, $2, $3, $4)'
-        using unfold_of.handed_out, unfold_of.event_ids, unfold_of.event_type, unfold_of.broker into v_messages;
-        exit when cardinality(v_messages) >= coalesce(cardinality(unfold_of.event_ids),
-            cardinality(unfold_of.handed_out));
-    end loop;
+    execute 'select pgps_internal.unfold_' || unfold_of.type_id || '($1, $2, $3, $4)'
+    using unfold_of.handed_out, unfold_of.event_ids, unfold_of.event_type, unfold_of.broker into v_messages;
     return coalesce(v_messages, '{}');
 end
 $$;
 comment on function pgps_internal.unfold_of(integer, pgps_internal.received[], bigint[], text, text) is
-'Calls pgps_internal.unfold_<type>, and once more when it has found fewer events than there should be';
+'Calls pgps_internal.unfold_<type>';
 
 create or replace function pgps_internal.unfold_these(
     handed_out pgps_internal.received[], event_type pgps_internal.event_type, event_ids bigint[], broker text

@@ -9,7 +9,7 @@ as $write$
 begin
     return pgps_internal.write_function('pgps_internal.events_{type_id}',
         $head$(pgps_ids bigint[]) returns table (event_id bigint, event pgps_event.{name})
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan$head$,
+        language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan$head$,
             $body$
         #variable_conflict use_column
         begin

@@ -186,7 +186,7 @@ begin
     return pgps_internal.write_function('pgps_internal.statements_{type_id}',
         $head$(pgps_runs pgps_internal.run[], pgps_batch bigint, pgps_event bigint,
         pgps_places int4multirange, pgps_broker text) returns pgps_internal.run[]
-        language plpgsql stable set search_path = pg_catalog,
+        language plpgsql set search_path = pg_catalog,
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             v_told pgps_internal.run[];

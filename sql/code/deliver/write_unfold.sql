@@ -34,7 +34,7 @@ begin
     return pgps_internal.write_function('pgps_internal.unfold_{type_id}',
         $head$(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_broker text)
         returns pgps_internal.message[]
-        language plpgsql stable set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
+        language plpgsql set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             v_messages pgps_internal.message[];
             v_first bigint := pgps_internal.log_segment(pgps_taken[1].event_id);

@@ -242,7 +242,8 @@ comment on function pgps_internal.in_no_batch(pgps_internal.batch, pg_snapshot) 
 'Control rows whose events are in no batch up to last: those of pgps_internal.waiting, and what is set aside';
 
 create or replace function pgps_internal.ids_aside(type_id integer) returns int8multirange
-language plpgsql stable
+language plpgsql
+-- Volatile, as all that reads a log (core/generated.sql).
 set search_path = pg_catalog, pg_temp
 as $$
 declare

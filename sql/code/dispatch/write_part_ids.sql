@@ -10,7 +10,7 @@ begin
     -- No SET clauses: it runs with the caller's settings.
     return pgps_internal.write_function('pgps_internal.part_ids_{type_id}',
         $head$(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.part_ids
-        language plpgsql stable$head$, $body$
+        language plpgsql$head$, $body$
         declare
             v_found pgps_internal.part_ids;
             v_lower bigint := lower(pgps_ranges);

@@ -47,7 +47,8 @@ another broker';
 create or replace function pgps_internal.contents(
     event_type pgps_internal.event_type, ids int8multirange, out events bigint, out digest bigint
 )
-language plpgsql stable
+language plpgsql
+-- Volatile, as all that reads a log (core/generated.sql).
 set search_path = pg_catalog, pg_temp set datestyle = 'ISO, '
     'YMD' set timezone = 'UTC' set intervalstyle = postgres set extra_float_digits = 1
 set bytea_output = hex set lc_monetary = 'C' set xmloption = content

@@ -114,7 +114,7 @@ as $$
         else format('(select l.event_id as pgps_id from %s l where l.event_id > %s and l.event_id <= %s and '
             'l.xid = (select pg_current_xact_id()))',
             pgps_internal.segment_name((copied.event_type).name, pgps_internal.log_segment(copied.base + 1)::integer),
-            copied.base, pg_sequence_last_value('pgps_internal.event_id_seq')) end
+            copied.base, coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0)) end
 $$;
 comment on function pgps_internal.copied(pgps_internal.event_type, bigint) is
 'The relation that has the ids of the events that came by COPY in this transaction: the staging table, or, with base,

@@ -87,7 +87,7 @@ declare
         case v_wire ->> 'wire_size' when '0' then v_row
             else format('case when %s <= 65536 then %s end', v_wire ->> 'wire_size', v_row) end);
     v_head text := $head$(pgps_shipments pgps_internal.shipment[], pgps_only bigint) returns jsonb
-        language plpgsql stable {wire_settings}$head$;
+        language plpgsql {wire_settings}$head$;
 begin
     if not (v_names ->> 'wire_is_plain')::boolean then
         return pgps_internal.write_function('pgps_internal.sent_{type_id}', v_head, 'begin return null; end', v_names);

@@ -10,7 +10,7 @@ begin
     return pgps_internal.write_function('pgps_internal.rows_{type_id}',
         $head$(pgps_ids int8multirange, pgps_unread boolean[], out event_ids bigint[], out events pgps_event.{name}[])
         returns record
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan$head$,
+        language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan$head$,
             $body$
         begin
             if pgps_unread is null then

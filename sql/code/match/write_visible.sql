@@ -11,7 +11,7 @@ as $write$
     select 'function', write_visible.name, format('create or replace function %s', write_visible.name)
         || pgps_internal.render(
         $function$(pgps_ids int8multirange) returns int8multirange
-            language sql stable security definer set search_path = pg_catalog,
+            language sql security definer set search_path = pg_catalog,
                 pg_temp set enable_seqscan = on set enable_bitmapscan = on set datestyle = 'ISO, MDY'
                 set intervalstyle = postgres {settings}
             begin atomic

@@ -4,7 +4,8 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.lost_events(event_type pgps_internal.event_type) returns bigint
-language plpgsql stable
+language plpgsql
+-- Volatile, as all that reads a log (core/generated.sql).
 set search_path = pg_catalog, pg_temp
 as $$
 declare
