@@ -73,6 +73,7 @@ declare
     v_drop text := case when args ->> 'drop' is not null then pgps_internal.fold(args ->> 'drop') end;
     v_relation text;
     v_scratch regclass;
+    v_columns jsonb;
 begin
     perform pgps_internal.require_admin(caller, 'alter event types');
     if v_type.visibility = 'immediate' then
@@ -88,9 +89,11 @@ begin
         perform pgps_internal.check_attribute_names(v_scratch, v_type.name);
         perform pgps_internal.require_new_attributes(v_scratch, v_type);
         perform pgps_internal.insert_columns(v_scratch, v_type.endpoint);
+        v_columns := (select to_jsonb(array_agg(c)) from pgps_internal.added_columns(v_scratch) c);
         foreach v_relation in array array[v_type.log::text, format('pgps_internal.%I', v_type.name || '_kept'),
                 format('pgps_internal.%I', v_type.name || '_audit')] loop
-            perform pgps_internal.copy_column(v_scratch, v_relation::regclass, v_relation = v_type.log::text);
+            perform pgps_internal.copy_columns(v_scratch, v_relation::regclass, v_columns,
+                v_relation = v_type.log::text);
         end loop;
         execute format('drop table %s', v_scratch);
     end if;
@@ -144,8 +147,11 @@ $$;
 comment on function pgps_internal.insert_columns(regclass, regclass) is
 'Adds the columns of source to an endpoint, before the producer''s columns';
 
-create or replace function pgps_internal.would_rewrite(source regclass, type text, collate_clause text, value text)
-returns boolean
+drop function if exists pgps_internal.would_rewrite(regclass, text, text, text);
+drop function if exists pgps_internal.add_column(regclass, text, text, text, boolean);
+drop function if exists pgps_internal.copy_column(regclass, regclass, boolean);
+
+create or replace function pgps_internal.would_rewrite(source regclass, definition text) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -153,40 +159,63 @@ declare
     v_file oid := pg_relation_filenode(would_rewrite.source);
     v_found boolean;
 begin
-    execute format('alter table %s add column pgps_probe %s %s default %s', would_rewrite.source, would_rewrite.type,
-        would_rewrite.collate_clause, would_rewrite.value);
+    execute format('alter table %s add column pgps_probe %s', would_rewrite.source, would_rewrite.definition);
     v_found := pg_relation_filenode(would_rewrite.source) <> v_file;
     execute format('alter table %s drop column pgps_probe', would_rewrite.source);
     return v_found;
 end
 $$;
-comment on function pgps_internal.would_rewrite(regclass, text, text, text) is
-'Whether a table is written anew when a column of this type and default is added; tried with source, which has no rows';
+comment on function pgps_internal.would_rewrite(regclass, text) is
+'Whether a table is written anew when a column is added; tried with source, which has no rows. definition: its type,
+collation and default';
 
-create or replace function pgps_internal.add_column(target regclass, name text, type text, value text, is_slow boolean)
-returns void
+create or replace function pgps_internal.added_columns(source regclass)
+returns table (name text, type text, default_clause text, not_null boolean, has_own_values boolean)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    -- For a column of a domain with constraints a table is written anew in any case.
+    return query
+    select c.name, c.type, c.default_clause, c.not_null,
+        pgps_internal.would_rewrite(added_columns.source, concat_ws(' ', c.type, c.default_clause))
+            and not pgps_internal.would_rewrite(added_columns.source, c.type || ' default null')
+    from (select a.name, concat_ws(' ', a.type, a.collate_clause) as type, 'default ' || a.default_value
+                as default_clause, a.not_null
+            from pgps_internal.attributes_of(added_columns.source) a offset 0) c;
+end
+$$;
+comment on function pgps_internal.added_columns(regclass) is
+'The columns of a table without rows, to be added to others: type with collation; default_clause: null = that of the
+type; has_own_values: the default is computed for each row';
+
+create or replace function pgps_internal.add_column(
+    target regclass, name text, type text, default_clause text, has_own_values boolean
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if not add_column.is_slow then
+    if not add_column.has_own_values then
         execute format('alter table %s add column %I %s %s', add_column.target, add_column.name, add_column.type,
-            'default ' || add_column.value);
+            add_column.default_clause);
         return;
     end if;
-    -- A table that is written anew looks empty to whoever took a snapshot before: readers that wait for this would pass
-    -- events over. Rows that are updated they still see, as they were.
-    execute format('alter table %s add column %I %s', add_column.target, add_column.name, add_column.type);
-    execute format('alter table %s alter column %I set default %s', add_column.target, add_column.name,
-        add_column.value);
+    -- A table that is written anew looks empty in a snapshot from before, which a transaction may keep. Rows that are
+    -- updated it still sees, as they were.
+    execute format('alter table %s add column %I %s default null', add_column.target, add_column.name,
+        add_column.type);
+    execute format('alter table %s alter column %I %s', add_column.target, add_column.name,
+        coalesce('set ' || add_column.default_clause, 'drop default'));
     execute format('update %s set %2$I = default', add_column.target, add_column.name);
 end
 $$;
 comment on function pgps_internal.add_column(regclass, text, text, text, boolean) is
-'Adds a column to a log or an archive; type: with its collation; value: its default; is_slow: which is computed for each
-row';
+'Adds a column to a log or an archive; see added_columns';
 
-create or replace function pgps_internal.copy_column(source regclass, target regclass, checked boolean) returns void
+create or replace function pgps_internal.copy_columns(source regclass, target regclass, columns jsonb, checked boolean)
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -196,19 +225,19 @@ declare
     v_state text;
     v_message text;
 begin
-    for v_column in select * from pgps_internal.attributes_of(copy_column.source) loop
-        perform pgps_internal.add_column(copy_column.target, v_column.name,
-            concat_ws(' ', v_column.type, v_column.collate_clause), v_column.default_value,
-            v_column.default_value is not null and pgps_internal.would_rewrite(copy_column.source, v_column.type,
-                v_column.collate_clause, v_column.default_value));
-        if v_column.not_null and copy_column.checked then
-            execute format('alter table %s alter column %I set not null', copy_column.target, v_column.name);
+    for v_column in select c.* from jsonb_to_recordset(copy_columns.columns)
+        c(name text, type text, default_clause text, not_null boolean, has_own_values boolean)
+    loop
+        perform pgps_internal.add_column(copy_columns.target, v_column.name, v_column.type, v_column.default_clause,
+            v_column.has_own_values);
+        if v_column.not_null and copy_columns.checked then
+            execute format('alter table %s alter column %I set not null', copy_columns.target, v_column.name);
         end if;
     end loop;
-    if copy_column.checked then
+    if copy_columns.checked then
         for v_check in select pg_get_constraintdef(c.oid) as definition from pg_constraint c
-            where c.conrelid = copy_column.source and c.contype = 'c' loop
-            execute format('alter table %s add %s', copy_column.target, v_check.definition);
+            where c.conrelid = copy_columns.source and c.contype = 'c' loop
+            execute format('alter table %s add %s', copy_columns.target, v_check.definition);
         end loop;
     end if;
 exception when not_null_violation or check_violation then
@@ -218,8 +247,9 @@ exception when not_null_violation or check_violation then
             'default 0''.';
 end
 $$;
-comment on function pgps_internal.copy_column(regclass, regclass, boolean) is
-'Adds the columns of source to target, with defaults, and with NOT NULL and CHECK when checked';
+comment on function pgps_internal.copy_columns(regclass, regclass, jsonb, boolean) is
+'Adds the columns of source to target, with defaults, and with NOT NULL and CHECK when checked. columns: what
+pgps_internal.added_columns says of source';
 
 drop function if exists pgps.alter_event_type(text, text, text, interval);
 

@@ -148,15 +148,18 @@ def test_nor_does_one_whose_policies_are_asked(
     assert found == [1, 2]
 
 
+@pytest.mark.parametrize("kind", ["uuid not null default gen_random_uuid()", "{domain}"], ids=["type", "domain"])
 @pytest.mark.parametrize("how", ["log", "receive"])
 def test_who_has_looked_before_still_sees_the_events_when_each_gets_a_value_of_its_own(
-    admin: psycopg.Connection, connect: Connect, name: Name, tick: str, how: str
+    admin: psycopg.Connection, connect: Connect, name: Name, tick: str, how: str, kind: str
 ) -> None:
     session, changing, all_of_it = connect(), connect(autocommit=False), name("all")
+    domain = f"public.{name('number')}"
+    rows(admin, f"create domain {domain} as uuid default gen_random_uuid()")
     call(admin, "subscribe", all_of_it, tick)
     publish(admin, tick, 1)
     rows(admin, "select pgps.dispatch()")
-    call(changing, "alter_event_type", tick, add_attribute="new uuid not null default gen_random_uuid()")
+    call(changing, "alter_event_type", tick, add_attribute=f"new {kind.format(domain=domain)}")
     if how == "log":
         session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with session.transaction():

@@ -50,6 +50,60 @@ def test_an_added_attribute_has_its_default_or_null_in_queued_events(admin: psyc
         rows(admin, f"insert into {endpoint(made)} (n, c) values (4, null)")
 
 
+@pytest.mark.parametrize(
+    ("domain", "attribute", "given"),
+    [
+        ("not null check (value > 0)", "default 5", {5}),
+        ("not null check (value > 0)", "default (1 + random() * 2)::integer", {1, 2, 3}),
+        ("not null", "not null default 5", {5}),
+        ("default 7 not null check (value > 0)", "", {7}),
+        ("default 7 check (value > 0)", "default 5", {5}),
+        ("default 7 check (value > 0)", "default null", {None}),
+        ("default (1 + random() * 2)::integer", "", {1, 2, 3}),
+        ("check (value > 0)", "", {None}),
+    ],
+)
+def test_queued_events_have_what_a_domain_asks_for(
+    admin: psycopg.Connection, name: Name, domain: str, attribute: str, given: set[int | None]
+) -> None:
+    made, number = name(), f"public.{name('number')}"
+    rows(admin, f"create domain {number} as integer {domain}")
+    make_type(admin, made)
+    call(admin, "subscribe", made, made)
+    publish(admin, made, 1)
+    rows(admin, "select pgps.dispatch()")
+    publish(admin, made, 2)
+    call(admin, "alter_event_type", made, f"d {number} {attribute}")
+    publish(admin, made, 3)
+    rows(admin, f"insert into {endpoint(made)} values (4, 9)")
+    rows(admin, "select pgps.dispatch()")
+    found = receive(admin, made)
+    assert [event["n"] for event in found] == [1, 2, 3, 4]
+    assert {event["d"] for event in found[:3]} <= given
+    assert found[3]["d"] == 9
+    if "check" in domain:
+        with refused("23514"):
+            rows(admin, f"insert into {endpoint(made)} values (5, 0)")
+    if "not null" in domain:
+        with refused("23502"):
+            rows(admin, f"insert into {endpoint(made)} values (5, null)")
+
+
+@pytest.mark.parametrize(
+    ("domain", "attribute", "sqlstate"),
+    [("not null", "", "23502"), ("check (value > 0)", "default 0", "23514"), ("not null", "default null", "23502")],
+)
+def test_an_attribute_of_a_domain_that_queued_events_cannot_have_is_refused(
+    admin: psycopg.Connection, name: Name, domain: str, attribute: str, sqlstate: str
+) -> None:
+    made, number = name(), f"public.{name('number')}"
+    rows(admin, f"create domain {number} as integer {domain}")
+    make_type(admin, made)
+    publish(admin, made, 1)
+    with refused(sqlstate, "give it a default that they can have"):
+        call(admin, "alter_event_type", made, f"d {number} {attribute}")
+
+
 def test_an_attribute_that_a_rule_fills_is_not_dropped(admin: psycopg.Connection, name: Name) -> None:
     made, table, filling = name(), name("t"), name("r")
     make_type(admin, made, "a text, n integer, b text")
