@@ -1,5 +1,53 @@
--- Functions that applications call for the events of queued registrations. Locks: see receive_events.sql.
+-- Functions that applications call for the events of registrations: the channels on which these are told of, and those
+-- that hand out what is queued.
+-- Locks: see receive_events.sql.
 -- Writes: pgps_entry.client_calls.
+
+create or replace function pgps_internal.channels_of(client pgps_internal.client, registration_id bigint = null)
+returns text[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select 'pgps_client_' || (channels_of.client).client_id where channels_of.registration_id is null
+        union
+        select 'pgps_' || r.subscription_id from pgps_internal.registration r
+        where r.client_id = (channels_of.client).client_id and r.mode = 'queued'
+            and coalesce(r.registration_id = channels_of.registration_id, true)
+        union
+        select 'pgps_direct_' || t.type_id
+        from pgps_internal.registration r join pgps_internal.registration_type t using (registration_id)
+            join pgps_internal.event_type e using (type_id)
+        where r.client_id = (channels_of.client).client_id and r.mode = 'direct' and r.state = 'valid'
+            and coalesce(r.registration_id = channels_of.registration_id, true)
+            and has_table_privilege((channels_of.client).owner::oid, e.endpoint, 'select')
+        union
+        select 'pgps_carried_' || (channels_of.client).secret from pgps_internal.registration r
+        where r.client_id = (channels_of.client).client_id and r.mode = 'direct'
+            and coalesce(r.registration_id = channels_of.registration_id, true)
+        order by 1)
+$$;
+comment on function pgps_internal.channels_of(pgps_internal.client, bigint) is
+'The channels that a client is to LISTEN to: for one of its registrations, or (registration_id null) for all of them and
+itself';
+
+create or replace function pgps_internal.do_client_channels(caller name, args jsonb) returns text[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select pgps_internal.channels_of(pgps_internal.look_session(caller, args)) $$;
+comment on function pgps_internal.do_client_channels(name, jsonb) is 'See pgps.client_channels';
+
+create or replace function pgps.client_channels(client text, session bigint = null) returns text[]
+language sql
+begin atomic
+    select array(select jsonb_array_elements_text(pgps._call('client_channels',
+        jsonb_build_object('client', client_channels.client,
+        'session', client_channels.session))));
+end;
+comment on function pgps.client_channels(text, bigint) is
+'The channels that a client is to LISTEN to now: one of its own; one for each queued registration; if it has direct
+registrations, one for each of their types and one that only this session knows. Ask again when "registrations" comes on
+its own channel. Errors: 42704, 42501, 08003.';
 
 create or replace function pgps.receive_event(
     client text, event text = null, checkpoint bytea = null, session bigint = null, among bigint[] = null
@@ -92,5 +140,6 @@ grant execute on function
     pgps.receive_event(text, text, bytea, bigint, bigint[]),
     pgps.re_receive_event(text, bigint, bigint[]),
     pgps.fetch_tuples(text, bigint, integer, bigint, bigint[]),
-    pgps.commit_event(text, bytea, bigint, bigint[])
+    pgps.commit_event(text, bytea, bigint, bigint[]),
+    pgps.client_channels(text, bigint)
 to public;

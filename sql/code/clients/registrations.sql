@@ -1,8 +1,9 @@
 -- Registrations for events: a queued one is a subscription underneath; a direct one makes the publishing statements of
 -- its types send a note. That a type has a direct registration is recorded as a privilege that is of no other use
 -- (TRIGGER on the log, for pgps_worker), as advertisements are: the rule of the endpoint checks it in 1 us, and
--- granting it waits for no publisher. Locks: the client; rows of event types.
--- Writes: registration, registration_type, subscription.
+-- granting it waits for no publisher.
+-- Locks: the client; rows of event types that it may see.
+-- Writes: registration, registration_type, subscription, unmet.
 
 create or replace function pgps_internal.refresh_direct(type_id integer) returns void
 language plpgsql
@@ -125,11 +126,14 @@ begin
     if v_pattern then
         perform pgps_internal.note_unmet('pgps_internal.event_type');
     end if;
-    -- Includes types that the owner may not see now: rights are checked when an event comes.
     perform pgps_internal.join_registration(v_registration, v_subscription, t) from pgps_internal.event_type t
-    where t.name = v_event_name or v_pattern and pgps._covers(v_event_name, t.name);
+    where case when v_pattern then pgps._covers(v_event_name, t.name)
+            and has_table_privilege((make_registration.client).owner::oid, t.endpoint, 'select')
+        else t.name = v_event_name end;
     if not found and not v_pattern then
         perform pgps_internal.refuse_dropped(v_event_name);
+    elsif v_pattern then
+        perform pgps_internal.register_unseen(v_registration, v_subscription);
     end if;
     return v_registration;
 end
@@ -160,6 +164,31 @@ $$;
 comment on function pgps_internal.join_registration(pgps_internal.registration, pgps_internal.subscription,
     pgps_internal.event_type) is
 'Joins a registration to an event type, from now on';
+
+create or replace function pgps_internal.register_unseen(
+    registration pgps_internal.registration, subscription pgps_internal.subscription
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Rights are checked when an event comes; to join these types here would hold up those who have them.
+    if not exists (select from pgps_internal.event_type t
+            where pgps._covers((register_unseen.registration).event_name, t.name)
+                and not exists (select from pgps_internal.registration_type k
+                    where k.registration_id = (register_unseen.registration).registration_id
+                        and k.type_id = t.type_id)) then
+        return;
+    end if;
+    perform pgps_internal.note_unseen(register_unseen.subscription)
+        where (register_unseen.subscription).subscription_id is not null;
+    -- See meet_registrations; there is nobody whose end is to be waited for.
+    insert into pgps_internal.unmet (holders) values ('{}');
+    perform pgps_internal.wake_dispatcher();
+end
+$$;
+comment on function pgps_internal.register_unseen(pgps_internal.registration, pgps_internal.subscription) is
+'Has the dispatcher join a registration for a prefix to the event types that its client may not see yet';
 
 create or replace function pgps_internal.match_pattern_registrations(type_id integer) returns void
 language plpgsql
@@ -283,40 +312,6 @@ end
 $$;
 comment on function pgps_internal.do_unregister_for_event(name, jsonb) is 'See pgps.unregister_for_event';
 
-create or replace function pgps_internal.channels_of(client pgps_internal.client, registration_id bigint = null)
-returns text[]
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select array(
-        select 'pgps_client_' || (channels_of.client).client_id where channels_of.registration_id is null
-        union
-        select 'pgps_' || r.subscription_id from pgps_internal.registration r
-        where r.client_id = (channels_of.client).client_id and r.mode = 'queued'
-            and coalesce(r.registration_id = channels_of.registration_id, true)
-        union
-        select 'pgps_direct_' || t.type_id
-        from pgps_internal.registration r join pgps_internal.registration_type t using (registration_id)
-            join pgps_internal.event_type e using (type_id)
-        where r.client_id = (channels_of.client).client_id and r.mode = 'direct' and r.state = 'valid'
-            and coalesce(r.registration_id = channels_of.registration_id, true)
-            and has_table_privilege((channels_of.client).owner::oid, e.endpoint, 'select')
-        union
-        select 'pgps_carried_' || (channels_of.client).secret from pgps_internal.registration r
-        where r.client_id = (channels_of.client).client_id and r.mode = 'direct'
-            and coalesce(r.registration_id = channels_of.registration_id, true)
-        order by 1)
-$$;
-comment on function pgps_internal.channels_of(pgps_internal.client, bigint) is
-'The channels that a client is to LISTEN to: for one of its registrations, or (registration_id null) for all of them and
-itself';
-
-create or replace function pgps_internal.do_client_channels(caller name, args jsonb) returns text[]
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$ select pgps_internal.channels_of(pgps_internal.look_session(caller, args)) $$;
-comment on function pgps_internal.do_client_channels(name, jsonb) is 'See pgps.client_channels';
-
 create or replace function pgps.register_for_event(
     client text, event_name text, mode text = 'queued', style text = 'handler', session bigint = null
 ) returns table (registration bigint, subscription text, channels text[])
@@ -344,18 +339,6 @@ end;
 comment on function pgps.unregister_for_event(text, text, bigint) is
 'Ends a registration; the events that a queued one has not received are not kept for it. Errors: 42704, 42501, 08003,
 25001.';
-
-create or replace function pgps.client_channels(client text, session bigint = null) returns text[]
-language sql
-begin atomic
-    select array(select jsonb_array_elements_text(pgps._call('client_channels',
-        jsonb_build_object('client', client_channels.client,
-        'session', client_channels.session))));
-end;
-comment on function pgps.client_channels(text, bigint) is
-'The channels that a client is to LISTEN to now: one of its own; one for each queued registration; if it has direct
-registrations, one for each of their types and one that only this session knows. Ask again when "registrations" comes on
-its own channel. Errors: 42704, 42501, 08003.';
 
 create or replace function pgps_internal.registration_of(event_type pgps_internal.event_type) returns text
 language plpgsql stable
@@ -385,6 +368,5 @@ comment on function pgps_internal.drop_registrations_of(pgps_internal.event_type
 
 grant execute on function
     pgps.register_for_event(text, text, text, text, bigint),
-    pgps.unregister_for_event(text, text, bigint),
-    pgps.client_channels(text, bigint)
+    pgps.unregister_for_event(text, text, bigint)
 to public;

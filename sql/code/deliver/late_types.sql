@@ -1,6 +1,7 @@
 -- Event types of a prefix that its owner may not see yet, or that a new subscription to it cannot join at once, since
 -- somebody is changing or dropping them in a transaction that is open. Who subscribes does not wait for him: it is
--- noted, and the dispatcher lets the subscription join before it dispatches anything of the type (decision 88).
+-- noted, and the dispatcher lets the subscription join before it dispatches anything of the type (decision 88). Nor
+-- does anybody who changes a type wait for a subscriber who may not see it, which locks only what he may see.
 -- Locks: access share on logs, and rows of subscriptions, which are not waited for.
 -- Writes: broken_type, joining, late_type, member.
 
@@ -34,6 +35,26 @@ comment on function pgps_internal.has_joined(bigint, integer) is
 'True when a subscription gets the events of a type. Asked once more under the turn of its owner: several may have it
 join, the lane, the dispatcher, and who moves it';
 
+create or replace function pgps_internal.note_unseen(subscription pgps_internal.subscription) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.late_type (subscription_id, type_id, seen)
+    select (note_unseen.subscription).subscription_id, t.type_id, pgps_internal.committed_now()
+    from pgps_internal.event_type t
+    where pgps._covers((note_unseen.subscription).event_type, t.name)
+        -- Null: the type is gone.
+        and not coalesce(has_table_privilege((note_unseen.subscription).owner::oid, t.endpoint, 'select'), false)
+        and not pgps_internal.has_joined((note_unseen.subscription).subscription_id, t.type_id)
+        and not exists (select from pgps_internal.late_type l
+            where l.subscription_id = (note_unseen.subscription).subscription_id and l.type_id = t.type_id);
+end
+$$;
+comment on function pgps_internal.note_unseen(pgps_internal.subscription) is
+'Notes that a subscription to a prefix joins the event types that its owner may not see, and gets what commits from now
+on when he may see it then: of what was there before he would get nothing anyhow';
+
 drop function if exists pgps_internal.join_unseen_types(pgps_internal.subscription);
 create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription, start text)
 returns void
@@ -42,14 +63,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
-    v_start text;
     v_state text;
     v_schema text;
     v_error text;
     v_context text;
 begin
     -- A later GRANT cannot be noticed. So a subscription to a prefix joins all types of it, also those that its owner
-    -- may not see yet: rights are checked when an event is matched, and when it is handed out.
+    -- may not see yet: rights are checked when an event is matched, and when it is handed out. But not here, where they
+    -- would be locked until a transaction ends with which those who have them have nothing to do.
+    perform pgps_internal.note_unseen(join_unseen_types.subscription);
     for v_type in
         select t.* from pgps_internal.event_type t
         where pgps._covers((join_unseen_types.subscription).event_type, t.name)
@@ -58,14 +80,12 @@ begin
                 where l.subscription_id = (join_unseen_types.subscription).subscription_id and l.type_id = t.type_id)
     loop
         -- One that its owner may see has come just now.
-        v_start := case when has_table_privilege((join_unseen_types.subscription).owner::oid, v_type.endpoint, 'select')
-            then join_unseen_types.start else 'now' end;
         if not pgps_internal.try_lock(v_type.log, 'access share') then
-            perform pgps_internal.note_late(join_unseen_types.subscription, v_type, v_start);
+            perform pgps_internal.note_late(join_unseen_types.subscription, v_type, join_unseen_types.start);
             continue;
         end if;
         begin
-            perform pgps_internal.join_type(join_unseen_types.subscription, v_type, v_start);
+            perform pgps_internal.join_type(join_unseen_types.subscription, v_type, join_unseen_types.start);
         exception when others or assert_failure or query_canceled then
             -- The filter does not fit the type. No error: the owner may not even know the type, and gets nothing of it.
             get stacked diagnostics v_state = returned_sqlstate, v_schema = schema_name, v_error = message_text,
@@ -78,8 +98,8 @@ begin
 end
 $$;
 comment on function pgps_internal.join_unseen_types(pgps_internal.subscription, text) is
-'Joins a new subscription to a prefix to the event types of it that its owner may not see yet, and notes those that
-somebody is changing or dropping';
+'Notes the event types of a new subscription to a prefix that its owner may not see yet, and those that somebody is
+changing or dropping; joins it to those that have come just now';
 
 create or replace function pgps_internal.published_before(
     event_type pgps_internal.event_type, seen pg_snapshot, last pgps_internal.batch
