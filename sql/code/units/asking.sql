@@ -31,7 +31,12 @@ begin
         and (s.receiver_session is not null and s.status <> 'DELIVERED' or s.commit_no is null and s.version = 0
             and s.status <> 'RECEIVED'
             -- Or its time is over, also as of now: it may have been PROCESSED before.
-            or s.commit_no is not null and s.status = 'TIMEOUT');
+            or s.commit_no is not null and s.status = 'TIMEOUT'
+            -- Or it is shown as it stood in the snapshot, which is for those who look, not for who goes on by it.
+            or s.is_active and s.ends_at <= pgps_internal.clock() and (s.commit_no is null or not s.is_relayed)
+            or s.status = 'DELIVERED' and s.receiver_session is not null
+                and not pgps._session_lives(s.receiver_session)
+            or s.status = 'RECEIVED' and not pgps._session_lives(s.sender_session));
     if found and pgps_internal.changes_of(v_standing.unit_no) <> pgps_internal.over_loopback_once(
             format('select pgps_internal.changes_of(%s)', v_standing.unit_no)) then
         raise exception 'unit of work "U%" has changed since this % transaction began to look',

@@ -93,6 +93,8 @@ where u.is_uow and u.is_known
         or p.role = quote_ident(current_user)::regrole or r.role = quote_ident(current_user)::regrole);
 comment on view pgps.units_of_work is
 'Units of work that the reader has sent, or has received; administrators see all. status is what it is now, whether or
-not anybody has noted it; those that are over are shown while their status is kept, until status_ends';
+not anybody has noted it; those that are over are shown while their status is kept, until status_ends. A unit for which
+SYNCPOINT was called after the snapshot of the statement (REPEATABLE READ: of the transaction) is shown as it stood
+there, though its session or its lifetime is over now';
 
 grant select on pgps.services, pgps.conversations, pgps.units_of_work to public;
