@@ -61,6 +61,7 @@
 \ir schema/0064_direct_looked.sql
 \ir schema/0065_network_marks.sql
 \ir schema/0066_network_arrived.sql
+\ir schema/0067_former_links.sql
 
 -- Functions in PL/Python and the modules that they import, generated from sql/python.
 \ir code/core/python_modules.sql
@@ -241,6 +242,7 @@
 \ir code/links/heard_filters.sql
 \ir code/links/runs.sql
 \ir code/links/positions.sql
+\ir code/links/anew.sql
 \ir code/links/pack.sql
 \ir code/links/send.sql
 \ir code/links/flowing.sql

@@ -27,6 +27,10 @@ class Broker:
         found: dict[str, Any] = call(self.admin, "link_identity")
         return found
 
+    def introduction(self, other: Broker) -> dict[str, Any]:
+        """Return what a worker tells the other one of this broker."""
+        return self.identity() | {"past": call(self.admin, "link_past", other.identity()["broker"])}
+
     def settle(self) -> None:
         """Match what has been committed."""
         rows(self.admin, "select pgps.dispatch()")
@@ -154,8 +158,9 @@ def open_lane(source: Broker, target: Broker, *, link: str | None, defined_at_so
     sender = psycopg.connect(source.dsn, autocommit=True)
     receiver = psycopg.connect(target.dsn, autocommit=True)
     try:
-        sent = call(sender, "link_open", json.dumps(target.identity()), "send", link if defined_at_source else None)
-        got = call(receiver, "link_open", json.dumps(source.identity()), "receive", None if defined_at_source else link)
+        theirs, mine = json.dumps(target.introduction(source)), json.dumps(source.introduction(target))
+        sent = call(sender, "link_open", theirs, "send", link if defined_at_source else None)
+        got = call(receiver, "link_open", mine, "receive", None if defined_at_source else link)
     except psycopg.Error:
         sender.close()
         receiver.close()

@@ -17,6 +17,7 @@ from tests.links.rig import Broker, Lane, linked, open_link, received, settle
 Brokers = Callable[[int], list[Broker]]
 LINK_CALLS = [
     "link_identity()",
+    "link_past(gen_random_uuid())",
     "link_open('{}', 'send')",
     "link_next(0, 1)",
     "link_rows('tick', 0, 1, false) as r(i bigint, e bigint, n integer)",

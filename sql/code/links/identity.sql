@@ -137,7 +137,7 @@ begin
     return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'state', v_me.state, 'name',
         pgps_internal.broker_name(), 'is_put_back', v_me.state <> 'active'
             and pgps_internal.is_this_database(v_me.incarnation), 'protocol', 1, 'audits', true,
-        'recounts', true, 'detects', true,
+        'recounts', true, 'detects', true, 'remembers', true,
         'version', pgps.version(), 'collation',
             -- Before version 17 of the server datlocale was daticulocale.
             (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider,
@@ -154,8 +154,8 @@ begin atomic
 end;
 comment on function pgps.link_identity() is
 'Who this broker is, for a link''s handshake: broker, epoch, state (active or restored), name, protocol, version,
-collation; is_put_back: it is restored, and as no copy of a database. Needs pgps_link, pgps_worker or pgps_admin.
-Errors: 42501.';
+collation; is_put_back: it is restored, and as no copy of a database; remembers: it has pgps.link_past. Needs pgps_link,
+pgps_worker or pgps_admin. Errors: 42501.';
 
 revoke all on function pgps.link_identity() from public;
 grant execute on function pgps.link_identity() to pgps_link, pgps_worker, pgps_admin;

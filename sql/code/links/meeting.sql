@@ -129,6 +129,7 @@ declare
     v_link pgps_internal.link;
     v_neighbour pgps_internal.neighbour;
     v_before pgps_internal.neighbour;
+    v_attached pgps_internal.attached[];
     -- An administrator's own rights, above all a superuser's, are not given to a neighbour.
     v_role regrole := case when pg_has_role(caller, 'pgps_admin', 'usage') then 'pgps_neighbour'
         else quote_ident(caller) end::regrole;
@@ -141,7 +142,7 @@ begin
     -- Of two sessions that meet the same broker at once, the second finds what the first has entered.
     perform pgps_internal.hold_neighbours();
     if exists (select from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid
-        and n.epoch < (v_peer ->> 'epoch')::integer) then
+        and (n.epoch < (v_peer ->> 'epoch')::integer or v_peer ->> 'past' is not null)) then
         perform pgps_internal.hold_routes();
     end if;
     select n.* into v_neighbour from pgps_internal.neighbour n
@@ -153,8 +154,10 @@ begin
             hint = format('That is role %s; if it is another now, drop the link on both sides first.',
                 v_neighbour.role);
     end if;
-    if v_neighbour.epoch < (v_peer ->> 'epoch')::integer then
-        -- It was restored and resumed: numbering begins anew in both directions.
+    if v_neighbour.epoch < (v_peer ->> 'epoch')::integer or pgps_internal.is_made_anew(v_neighbour, v_peer) then
+        -- It was restored and resumed, or has dropped the link and made it anew: numbering begins anew in both
+        -- directions.
+        v_attached := array(select a from pgps_internal.attached a where a.neighbour_id = v_neighbour.neighbour_id);
         perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
         v_link.link_id := coalesce(v_link.link_id, v_neighbour.link_id);
         v_before := v_neighbour;
@@ -167,7 +170,9 @@ begin
     if v_neighbour.neighbour_id is null and (v_peer ->> 'draining')::boolean then
         return null;
     elsif v_neighbour.neighbour_id is null then
-        return pgps_internal.enter_neighbour(v_peer, v_role, v_link, v_before);
+        v_neighbour := pgps_internal.enter_neighbour(v_peer, v_role, v_link, v_before);
+        perform pgps_internal.hold_for(v_neighbour.neighbour_id, v_attached);
+        return v_neighbour;
     elsif v_link.link_id is not null and v_neighbour.link_id is distinct from v_link.link_id then
         v_neighbour := pgps_internal.put_behind(v_neighbour, v_link);
     end if;
@@ -233,12 +238,13 @@ begin atomic
 end;
 comment on function pgps.link_open(jsonb, text, text) is
 'Makes this session the one that sends to, or receives from, a neighbour, until it ends. peer: what pgps.link_identity()
-says there. duty: send, receive, or look (only whether it may). link: the link''s name when this broker defined it;
-needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker. Returns neighbour, name,
-taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on); only gone
-(true) when peer says draining and this broker has dropped the link already. Errors: 42501, 22023 the broker itself,
-or no broker, 42710 a second link to it, 54000 more brokers under one role than link_neighbours, 55000 restored or
-cloned, 0A000 another protocol.';
+says there, with past what pgps.link_past(…) says there of this broker: if that has dropped the link as it is known
+here, this side begins anew, too. duty: send, receive, or look (only whether it may). link: the link''s name when this
+broker defined it; needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker. Returns
+neighbour, name, taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN
+on); only gone (true) when peer says draining and this broker has dropped the link already. Errors: 42501, 22023 the
+broker itself, or no broker, 42710 a second link to it, 54000 more brokers under one role than link_neighbours, 55000
+restored or cloned, 0A000 another protocol.';
 
 create or replace function pgps_internal.told_text(said text, most integer) returns text
 language sql immutable

@@ -81,6 +81,9 @@ declare
     v_subscription bigint;
     v_claimed_at timestamptz;
 begin
+    -- The other side may know more of the link than that it is gone here.
+    perform pgps_internal.note_former_link(n) from pgps_internal.neighbour n
+    where n.neighbour_id = forget_neighbour.neighbour_id;
     delete from pgps_internal.neighbour n where n.neighbour_id = forget_neighbour.neighbour_id
         returning n.subscription_id, n.claimed_at into v_subscription, v_claimed_at;
     perform pgps_internal.drop_subscription(v_subscription);

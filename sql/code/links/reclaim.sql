@@ -143,10 +143,12 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     -- Nothing was ever sent to it or received from it, so nobody needs its numbers, and no live session could begin to.
+    -- But if it has begun anew, something is held for it (pgps_internal.hold_for).
     select n.neighbour_id from pgps_internal.neighbour n
     where n.link_id is null and not exists (select from pgps_internal.link_session s
             where s.neighbour_id = n.neighbour_id and pgps_internal.is_alive(s.holder))
         and pgps_internal.last_sent(n.neighbour_id) = 0 and pgps_internal.last_received(n.neighbour_id) = 0
+        and not exists (select from pgps_internal.attached a where a.neighbour_id = n.neighbour_id)
 $$;
 comment on function pgps_internal.idle_neighbours() is
 'Brokers that began to open a link to here, and left before it was up';

@@ -1,7 +1,7 @@
 -- Resuming the links of a broker that was restored from an older state, or is the copy of one that goes on: what it had
 -- sent in its former life, and the epoch that begins.
 -- Locks: the turns of sending and of routes.
--- Writes: arrival, broker, link, origin.
+-- Writes: arrival, broker, former_link, link, origin.
 
 drop function if exists pgps_internal.last_of_former_life();
 
@@ -85,6 +85,8 @@ begin
     update pgps_internal.link l set is_known = true
     from pgps_internal.neighbour n where n.link_id = l.link_id and v_as = 'restored';
     perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
+    -- In a new epoch the other side begins anew in any case.
+    delete from pgps_internal.former_link;
     -- Those that were refused are tried again at once, not after the pause that they have come to.
     update pgps_internal.link l
     set state = case when l.enabled and l.state in ('waiting', 'blocked') then 'connecting' else 'defined' end,

@@ -40,6 +40,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- By now it has said what it attaches here, and for the rest nothing is held any more (pgps_internal.hold_for).
+    delete from pgps_internal.attached a where a.neighbour_id = (hear_low.neighbour).neighbour_id and a.attachment < 0;
     update pgps_internal.attached a set low = (hear_low.body ->> 'low')::bigint
     from pgps_internal.origin o
     where a.neighbour_id = (hear_low.neighbour).neighbour_id and o.origin_id = a.origin_id
@@ -87,8 +89,9 @@ begin
     from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n
         using (neighbour_id)
     where o.is_self and a.low < coalesce(o.to_batch, a.low + 1)
-        and exists (select from pgps_internal.member m where m.subscription_id = n.subscription_id
-            and (kept_for_links.type_id is null or m.type_id = kept_for_links.type_id));
+        -- Of one that has begun anew nobody knows yet what it wants.
+        and (a.attachment < 0 or exists (select from pgps_internal.member m where m.subscription_id = n.subscription_id
+            and (kept_for_links.type_id is null or m.type_id = kept_for_links.type_id)));
     if v_linked is not null then
         v_linked := greatest(v_linked,
             pgps_internal.newest_before(pgps_internal.clock() - pgps_internal.setting('link_retention')::interval));

@@ -25,8 +25,9 @@ __all__ = [
     "apply",
     "begin",
     "close_link",
-    "identity",
+    "identities",
     "keep",
+    "lasting",
     "next_batch",
     "note_link",
     "note_refusal",
@@ -157,6 +158,25 @@ async def identity(connection: Connection) -> dict[str, Any]:
     """Return who the broker is that the connection leads to."""
     found: dict[str, Any] = await _value(connection, "select pgps.link_identity()")
     return found
+
+
+async def identities(here: Connection, there: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return who two brokers are, each with what it remembers of links to the other one.
+
+    One that has dropped the link says so; the other may still know it. An older release does not remember.
+    """
+    me, peer = await identity(here), await identity(there)
+    query: LiteralString = "select pgps.link_past(%s)"
+    mine = await _value(here, query, [peer["broker"]]) if me.get("remembers") else None
+    theirs = await _value(there, query, [me["broker"]]) if peer.get("remembers") else None
+    return me | {"past": mine}, peer | {"past": theirs}
+
+
+def lasting(said: dict[str, Any]) -> dict[str, Any]:
+    """Return what of an identity stays the same while a link is opened: how far the present link is does not."""
+    past = said["past"]
+    # Another server may say anything.
+    return said | {"past": past.get("before") if isinstance(past, dict) else past}
 
 
 async def open_link(connection: Connection, peer: dict[str, Any], duty: str, link: str | None) -> Opened:

@@ -52,7 +52,7 @@ class ElsewhereError(Exception):
 
 
 class ResumedError(Exception):
-    """One of the two brokers became another one, or has a new epoch, while the link was opened."""
+    """One of the two brokers became another one, has a new epoch or dropped the link while that was opened."""
 
 
 class GoneError(Exception):
@@ -117,16 +117,18 @@ class Keeper:
 
             here = [await opened(self.config), await opened(self.config)]
             there = [await opened(remote), await opened(remote)]
-            me, peer = await calls.identity(here[0]), await calls.identity(there[0])
+            me, peer = await calls.identities(here[0], there[0])
             draining = any(row.draining for row in await calls.serve_links(here[0]) if row.name == self.link.name)
             try:
                 out, back = await self._open(me | {"draining": draining}, peer, here, there)
             except GoneError:
                 await self._close_here(here[0], peer)
                 return
-            if (me, peer) != (await calls.identity(here[0]), await calls.identity(there[0])):
-                # Each side would number its batches for another broker than the one it is connected to. A change from
-                # here on ends these sessions.
+            now = await calls.identities(here[0], there[0])
+            if [calls.lasting(said) for said in (me, peer)] != [calls.lasting(said) for said in now]:
+                # Each side would number its batches for another broker than the one it is connected to, or one of them
+                # has dropped the link meanwhile, and the other did not hear it. A change from here on ends these
+                # sessions.
                 raise ResumedError
             out.other_way, back.other_way = back, out
             await self._compare(out, back, here[0], there[0])
