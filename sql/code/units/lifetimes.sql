@@ -5,10 +5,10 @@
 -- Writes: nothing.
 
 -- Which sessions live, and what time it is, whoever looks knows as of now, and the units themselves as of the snapshot
--- of the statement, or of the transaction where that keeps one. Together these may be what never was: a server that has
--- committed a unit and gone since seems to have lost it. So what would follow from the end of a session or a lifetime is
--- asked for again, of the unit as it is now. What was settled since is shown as it stands in the snapshot; what was not,
--- as it stands now.
+-- of the statement, or of the transaction where that keeps one. Together these may be what never was: a server that
+-- has committed a unit and gone since seems to have lost it. So what would follow from the end of a session or of a
+-- lifetime is asked for again, of the unit as it is now. What was settled since is shown as it stands in the snapshot;
+-- what was not, as it stands now.
 create or replace function pgps_internal.settled_since(
     unit_no bigint, is_committed boolean, version integer, attempts integer, ends_at timestamptz
 ) returns integer
