@@ -134,8 +134,7 @@
 \ir code/match/alarm.sql
 \ir code/match/lanes_by_hand.sql
 \ir code/match/lane_sessions.sql
-\ir code/match/class_views.sql
-\ir code/match/lane_views.sql
+\ir code/match/views.sql
 \ir code/match/reclaim.sql
 
 -- deliver: Subscriptions and what reaches them: receiving, acknowledging, callbacks, exceptions.
@@ -233,7 +232,6 @@
 \ir code/links/newcomers.sql
 \ir code/links/own_word.sql
 \ir code/links/paths.sql
-\ir code/links/asked.sql
 \ir code/links/told.sql
 \ir code/links/horizon.sql
 \ir code/links/rewind.sql

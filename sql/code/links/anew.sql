@@ -5,7 +5,7 @@
 -- Writes: attached, former_link.
 
 create or replace function pgps_internal.last_ends(neighbour_id integer) returns jsonb
-language sql stable
+language sql
 set search_path = pg_catalog, pg_temp
 as $$
     select jsonb_strip_nulls(jsonb_build_object('sent', (s.shipment).lseq, 'sent_mark', pgps_internal.mark(s.shipment),
@@ -21,7 +21,7 @@ comment on function pgps_internal.last_ends(integer) is
 have them';
 
 create or replace function pgps_internal.link_ends(neighbour pgps_internal.neighbour) returns jsonb
-language sql stable
+language sql
 set search_path = pg_catalog, pg_temp
 as $$
     -- Before anything is confirmed, what is sent is no older than the neighbour's row.
@@ -36,7 +36,7 @@ comment on function pgps_internal.link_ends(pgps_internal.neighbour) is
 'Up to where a link has come: the numbers that were sent last, confirmed last and received last, each with its mark';
 
 create or replace function pgps_internal.furthest_ends(former pgps_internal.former_link) returns jsonb
-language sql stable
+language sql
 set search_path = pg_catalog, pg_temp
 as $$
     -- Of a neighbour that is forgotten reclaim leaves not the last rows in the ledgers, but those that say how far an
@@ -86,7 +86,7 @@ comment on function pgps_internal.note_former_link(pgps_internal.neighbour) is
 knows this one';
 
 create or replace function pgps_internal.do_link_past(caller name, args jsonb) returns jsonb
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -96,7 +96,7 @@ declare
 begin
     perform pgps_internal.require_link_role(caller, 'link brokers');
     select pgps_internal.link_ends(n) into v_now from pgps_internal.neighbour n where n.broker_id = v_broker;
-    select jsonb_agg(pgps_internal.furthest_ends(f) order by f.former_id desc) into v_before
+    select to_jsonb(array_agg(pgps_internal.furthest_ends(f) order by f.former_id desc)) into v_before
     from pgps_internal.former_link f where f.broker_id = v_broker;
     if v_before is null or pgps_internal.has_begun(v_now) then
         return null;
@@ -118,7 +118,7 @@ the present one is. Whoever opens the link passes that on to that broker, as pas
 pgps.link_open. Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.is_that_link(ends jsonb, neighbour pgps_internal.neighbour) returns boolean
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -142,7 +142,7 @@ sent there, and what was received there was sent here';
 
 create or replace function pgps_internal.require_still_known(neighbour pgps_internal.neighbour, ends jsonb)
 returns void
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -164,7 +164,7 @@ comment on function pgps_internal.require_still_known(pgps_internal.neighbour, j
 restored';
 
 create or replace function pgps_internal.is_made_anew(neighbour pgps_internal.neighbour, peer jsonb) returns boolean
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare

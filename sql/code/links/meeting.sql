@@ -120,6 +120,22 @@ comment on function pgps_internal.enter_neighbour(jsonb, regrole, pgps_internal.
 'Enters a broker that is met for the first time in its epoch; before: what it was in an earlier one. It begins to drain
 when it did so before, or its link is dropped.';
 
+create or replace function pgps_internal.require_speaker(caller name, neighbour pgps_internal.neighbour) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pg_has_role(caller, (require_speaker.neighbour).role::oid, 'usage')
+        and not pg_has_role(caller, 'pgps_admin', 'usage') then
+        raise exception 'role "%" does not speak for broker "%"', caller, (require_speaker.neighbour).name
+        using errcode = '42501', hint = format('That is role %s; if it is another now, drop the link on both sides '
+            'first.', (require_speaker.neighbour).role);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_speaker(name, pgps_internal.neighbour) is
+'Raises 42501 unless a role may speak for a broker that is known; an administrator may for all';
+
 create or replace function pgps_internal.meet(caller name, args jsonb) returns pgps_internal.neighbour
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -148,12 +164,7 @@ begin
     select n.* into v_neighbour from pgps_internal.neighbour n
         where n.broker_id = (v_peer ->> 'broker')::uuid for update;
     -- Checked before the epoch, because what follows may forget the neighbour of an earlier epoch.
-    if v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage')
-        and not pg_has_role(caller, 'pgps_admin', 'usage') then
-        raise exception 'role "%" does not speak for broker "%"', caller, v_neighbour.name using errcode = '42501',
-            hint = format('That is role %s; if it is another now, drop the link on both sides first.',
-                v_neighbour.role);
-    end if;
+    perform pgps_internal.require_speaker(caller, v_neighbour) where v_link.link_id is null;
     if v_neighbour.epoch < (v_peer ->> 'epoch')::integer or pgps_internal.is_made_anew(v_neighbour, v_peer) then
         -- It was restored and resumed, or has dropped the link and made it anew: numbering begins anew in both
         -- directions.

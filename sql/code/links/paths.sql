@@ -1,4 +1,5 @@
--- Paths to the origins: which of those that are offered may be taken, which one is, and what is offered to whom.
+-- Paths to the origins: which of those that are offered may be taken, which one is, since when its neighbour has been
+-- asked for what this broker lacks, and what is offered to whom.
 -- Locks: the turn of routes, one change of them at a time, until the transaction ends.
 -- Writes: activation, offer, origin.
 
@@ -158,3 +159,29 @@ $$;
 comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
 'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead
 through the neighbour and that this broker may take; of the types that come here, those that its role may receive';
+
+create or replace function pgps_internal.note_asked() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A parent that is asked once more before it has answered has been asked since the first time.
+    if old.asked_at is null or old.answered is not distinct from old.attachment
+        or old.parent is distinct from new.parent then
+        new.asked_at := pgps_internal.clock();
+    end if;
+    return new;
+end
+$$;
+comment on function pgps_internal.note_asked() is
+'Trigger before an origin gets another attachment: notes since when its parent has not answered';
+
+do $$
+begin
+    if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_asked'
+        and tgrelid = 'pgps_internal.origin'::regclass) then
+        create trigger pgps_asked before update on pgps_internal.origin for each row
+        when (old.attachment <> new.attachment) execute function pgps_internal.note_asked();
+    end if;
+end
+$$;

@@ -6,7 +6,6 @@ create or replace function pgps_internal.runs(
     neighbour_id integer, after bigint, upto bigint, type_id integer, log regclass
 ) returns jsonb
 language plpgsql
--- Volatile, as all that reads a log (core/generated.sql).
 set search_path = pg_catalog, pg_temp
 as $$
 declare

@@ -149,7 +149,6 @@ comment on function pgps_internal.insert_columns(regclass, regclass) is
 
 drop function if exists pgps_internal.would_rewrite(regclass, text, text, text);
 drop function if exists pgps_internal.add_column(regclass, text, text, text, boolean);
-drop function if exists pgps_internal.copy_column(regclass, regclass, boolean);
 
 create or replace function pgps_internal.would_rewrite(source regclass, definition text) returns boolean
 language plpgsql
