@@ -58,7 +58,6 @@ STABLE = {
     "published_here": _EVENTS,
     "parts": _UNCONFIRMED,
     "plain_runs": _UNCONFIRMED,
-    "runs": _UNCONFIRMED,
     "shipments_after": _UNCONFIRMED,
     "write_sent_rows": _UNCONFIRMED,
     "are_as_seen": _TURN,
