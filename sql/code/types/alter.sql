@@ -92,7 +92,7 @@ begin
         v_columns := (select to_jsonb(array_agg(c)) from pgps_internal.added_columns(v_scratch) c);
         foreach v_relation in array array[v_type.log::text, format('pgps_internal.%I', v_type.name || '_kept'),
                 format('pgps_internal.%I', v_type.name || '_audit')] loop
-            perform pgps_internal.copy_columns(v_scratch, v_relation::regclass, v_columns,
+            perform pgps_internal.copy_column(v_scratch, v_relation::regclass, v_columns,
                 v_relation = v_type.log::text);
         end loop;
         execute format('drop table %s', v_scratch);
@@ -213,7 +213,7 @@ $$;
 comment on function pgps_internal.add_column(regclass, text, text, text, boolean) is
 'Adds a column to a log or an archive; see added_columns';
 
-create or replace function pgps_internal.copy_columns(source regclass, target regclass, columns jsonb, checked boolean)
+create or replace function pgps_internal.copy_column(source regclass, target regclass, columns jsonb, checked boolean)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -224,19 +224,19 @@ declare
     v_state text;
     v_message text;
 begin
-    for v_column in select c.* from jsonb_to_recordset(copy_columns.columns)
+    for v_column in select c.* from jsonb_to_recordset(copy_column.columns)
         c(name text, type text, default_clause text, not_null boolean, has_own_values boolean)
     loop
-        perform pgps_internal.add_column(copy_columns.target, v_column.name, v_column.type, v_column.default_clause,
+        perform pgps_internal.add_column(copy_column.target, v_column.name, v_column.type, v_column.default_clause,
             v_column.has_own_values);
-        if v_column.not_null and copy_columns.checked then
-            execute format('alter table %s alter column %I set not null', copy_columns.target, v_column.name);
+        if v_column.not_null and copy_column.checked then
+            execute format('alter table %s alter column %I set not null', copy_column.target, v_column.name);
         end if;
     end loop;
-    if copy_columns.checked then
+    if copy_column.checked then
         for v_check in select pg_get_constraintdef(c.oid) as definition from pg_constraint c
-            where c.conrelid = copy_columns.source and c.contype = 'c' loop
-            execute format('alter table %s add %s', copy_columns.target, v_check.definition);
+            where c.conrelid = copy_column.source and c.contype = 'c' loop
+            execute format('alter table %s add %s', copy_column.target, v_check.definition);
         end loop;
     end if;
 exception when not_null_violation or check_violation then
@@ -246,7 +246,7 @@ exception when not_null_violation or check_violation then
             'default 0''.';
 end
 $$;
-comment on function pgps_internal.copy_columns(regclass, regclass, jsonb, boolean) is
+comment on function pgps_internal.copy_column(regclass, regclass, jsonb, boolean) is
 'Adds the columns of source to target, with defaults, and with NOT NULL and CHECK when checked. columns: what
 pgps_internal.added_columns says of source';
 

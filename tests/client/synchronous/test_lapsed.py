@@ -1,5 +1,5 @@
-# Made by tools/unasync_client.py from tests/client/asynchronous/test_over_in_part.py: change that, then `make generate`.
-"""A unit of work that times out while it is received in part: whoever iterates learns that before the next one comes."""
+# Made by tools/unasync_client.py from tests/client/asynchronous/test_lapsed.py: change that, then `make generate`.
+"""A unit of work that times out while it is received in part: who iterates hears of it before the next one comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A unit of work that times out while it is received in part: whoever iterates learns that before the next one comes."""
+"""A unit of work that times out while it is received in part: who iterates hears of it before the next one comes."""
 
 from __future__ import annotations
 
