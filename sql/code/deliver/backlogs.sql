@@ -44,7 +44,7 @@ begin
             else (pgps_internal.rest_of(d, m.skip, case when d.batch_id = (window_end.at).acked_batch
                 then (window_end.at).acked_event end, null)).events
             end) as events
-        from pgps_internal.member m
+        from pgps_internal.waiting_member m
         join pgps_internal.delivery d on d.class_id = m.class_id
             and d.batch_id >= greatest((window_end.at).acked_batch, m.from_batch + 1)
         where m.subscription_id = window_end.subscription_id group by d.batch_id
@@ -57,7 +57,7 @@ begin
     from summed s where s.running >= s.whole - window_end.keep and s.whole > window_end.keep
         order by s.batch_id limit 1;
     select e.event_id into window_end.event
-    from pgps_internal.member m
+    from pgps_internal.waiting_member m
     join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = window_end.batch
         and d.batch_id > m.from_batch
     cross join lateral pgps_internal.event_ids(d) e(event_id)

@@ -11,33 +11,39 @@ as $$
 begin
     return query
     -- What pgps_internal.backlog says, but from the first of the deliveries that wait: of some consumers a million do.
-    select m.subscription_id, sum(w.depth)::bigint, min((select b.created_at from pgps_internal.batch b
+    select w.subscription_id, sum(w.depth)::bigint, min((select b.created_at from pgps_internal.batch b
         where b.batch_id = w.first_batch limit 1))
-    from unnest(backlogs_of.subscriptions) u(id)
-    join pgps_internal.member m on m.subscription_id = u.id
-    left join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
-        where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) p on true
-    cross join lateral (
-        select sum(d.rest) as depth, min(d.batch_id) filter (where d.rest > 0) as first_batch
-        from (
-            select d.batch_id, case when d.batch_id > coalesce(p.acked_batch, -1) and isempty(m.skip) then d.events
-                else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint
-                        from unnest(d.ids * int8multirange(int8range(a.event_id, null, '()')) - m.skip) r)
-                    + (select count(*) from unnest(d.event_ids) e where e > a.event_id and not e <@ m.skip) end as rest
-            from pgps_internal.delivery d
-            cross join lateral (select case when d.batch_id = p.acked_batch
-                then least(p.acked_event, 9223372036854775806) else -1 end as event_id) a
-            where not m.takes_batch and d.class_id = m.class_id
-                and d.batch_id >= greatest(coalesce(p.acked_batch, -1), m.from_batch + 1)
-            order by d.batch_id limit backlogs_of.deliveries
-        ) d
+    from (
+        select m.subscription_id, r.depth, r.first_batch
+        from unnest(backlogs_of.subscriptions) u(id)
+        join pgps_internal.waiting_member m on m.subscription_id = u.id
+        cross join lateral (
+            select sum(d.rest) as depth, min(d.batch_id) filter (where d.rest > 0) as first_batch
+            from (
+                select d.batch_id, case when d.batch_id > m.acked_batch and isempty(m.skip) then d.events
+                    else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint
+                            from unnest(d.ids * int8multirange(int8range(a.event_id, null, '()')) - m.skip) r)
+                        + (select count(*) from unnest(d.event_ids) e where e > a.event_id and not e <@ m.skip) end
+                    as rest
+                from pgps_internal.delivery d
+                cross join lateral (select case when d.batch_id = m.acked_batch
+                    then least(m.acked_event, 9223372036854775806) else -1 end as event_id) a
+                where d.class_id = m.class_id and d.batch_id >= greatest(m.acked_batch, m.from_batch + 1)
+                order by d.batch_id limit backlogs_of.deliveries
+            ) d
+        ) r
         union all
-        select count(*), min(h.batch_id)
-        from (select h.batch_id from pgps_internal.share h
-            where m.takes_batch and h.subscription_id = m.subscription_id and h.type_id = m.type_id
-            order by h.batch_id limit backlogs_of.deliveries) h
+        select m.subscription_id, r.depth, r.first_batch
+        from unnest(backlogs_of.subscriptions) u(id)
+        join pgps_internal.member m on m.subscription_id = u.id and m.takes_batch
+        cross join lateral (
+            select count(*) as depth, min(h.batch_id) as first_batch
+            from (select h.batch_id from pgps_internal.share h
+                where h.subscription_id = m.subscription_id and h.type_id = m.type_id
+                order by h.batch_id limit backlogs_of.deliveries) h
+        ) r
     ) w
-    group by m.subscription_id;
+    group by w.subscription_id;
 end
 $$;
 comment on function pgps_internal.backlogs_of(bigint[], integer) is

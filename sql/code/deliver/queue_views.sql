@@ -99,32 +99,79 @@ cross join lateral (
 ) e;
 comment on view pgps_internal.unfolded is 'Deliveries, a row for each event; see pgps_internal.event_ids';
 
-create or replace view pgps_internal.backlog as
-select m.subscription_id, m.type_id, w.depth,
-    -- Batch numbers follow the times of the batches: one look-up for each subscription, not one for each delivery.
-    (select x.created_at from pgps_internal.batch x where x.batch_id = w.first_batch limit 1) as oldest
+create or replace function pgps._over_ids(
+    subscription_id bigint, type_id integer, acked_batch bigint, acked_event bigint
+) returns int8multirange
+language plpgsql security definer stable
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+begin
+    if not exists (select from pgps_internal.failure f
+        where f.subscription_id = _over_ids.subscription_id and f.type_id = _over_ids.type_id
+            and f.state in ('failed', 'settled')) then
+        return '{}';
+    -- current_user is the owner here, and of functions that read for others.
+    elsif not exists (select from pgps_internal.subscription s, pgps_internal.event_type t
+            where s.subscription_id = _over_ids.subscription_id and t.type_id = _over_ids.type_id
+                and (pg_has_role(session_user, s.owner::oid, 'member')
+                    or pg_has_role(session_user, 'pgps_admin', 'member')
+                    or pg_has_role(session_user, 'pgps_worker', 'member')
+                    or has_table_privilege(session_user, t.endpoint, 'select, insert'))) then
+        return '{}';
+    end if;
+    return coalesce((
+        select range_agg(int8range(f.event_id, f.event_id, '[]')) from pgps_internal.failure f
+        where f.subscription_id = _over_ids.subscription_id and f.type_id = _over_ids.type_id
+            and f.state in ('failed', 'settled')
+            -- Older ones are passed already, and there may be many among the exceptions.
+            and f.event_id >= (select min(case when b.batch_id > _over_ids.acked_batch then lower(b.ids)
+                    else greatest(lower(b.ids), least(_over_ids.acked_event, 9223372036854775806) + 1) end)
+                from pgps_internal.batch_type b
+                where b.type_id = _over_ids.type_id and b.batch_id >= _over_ids.acked_batch)), '{}');
+end
+$$;
+comment on function pgps._over_ids(bigint, integer, bigint, bigint) is
+'The events of a type that are over for a subscription, though its position may not have passed them: exceptions, and
+what is settled. For views, not for applications; nothing unless the session may read the subscription, or use the event
+type.';
+grant execute on function pgps._over_ids(bigint, integer, bigint, bigint) to public;
+
+create or replace view pgps_internal.waiting_member as
+select m.subscription_id, m.class_id, m.type_id, m.from_batch, p.acked_batch, p.acked_event, k.skip
 from pgps_internal.member m
 left join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
     where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) n on true
 cross join lateral (select coalesce(n.acked_batch, -1) as acked_batch, coalesce(n.acked_event, 0) as acked_event) p
+-- Mostly nothing has failed, which the size of the table tells. offset 0: found once, though it is named several times.
+cross join lateral (select case when pg_relation_size('pgps_internal.failure'::regclass) = 0 then m.skip
+    else m.skip + pgps._over_ids(m.subscription_id, m.type_id, p.acked_batch, p.acked_event) end as skip offset 0) k
+where not m.takes_batch;
+comment on view pgps_internal.waiting_member is
+'Members that read by a position, with it and with the events that do not wait for them: those that they skip, those
+that are settled, and exceptions';
+
+create or replace view pgps_internal.backlog as
+select m.subscription_id, m.type_id, w.depth,
+    -- Batch numbers follow the times of the batches: one look-up for each subscription, not one for each delivery.
+    (select x.created_at from pgps_internal.batch x where x.batch_id = w.first_batch limit 1) as oldest
+from pgps_internal.waiting_member m
 cross join lateral (
     select coalesce(sum(d.rest), 0)::bigint as depth, min(d.batch_id) filter (where d.rest > 0) as first_batch
     from (
-        select d.batch_id, case when d.batch_id > p.acked_batch and isempty(m.skip) then d.events
+        select d.batch_id, case when d.batch_id > m.acked_batch and isempty(m.skip) then d.events
             -- Of events that are contiguous the limits are subtracted: there may be a million.
             else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint
                     from unnest(d.ids * int8multirange(int8range(a.event_id, null, '()')) - m.skip) r)
                 + (select count(*) from unnest(d.event_ids) e where e > a.event_id and not e <@ m.skip) end as rest
         from pgps_internal.delivery d
         -- After a seek the position is behind the highest number, which no range can begin with.
-        cross join lateral (select case when d.batch_id = p.acked_batch
-            then least(p.acked_event, 9223372036854775806) else -1 end as event_id) a
-        where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+        cross join lateral (select case when d.batch_id = m.acked_batch
+            then least(m.acked_event, 9223372036854775806) else -1 end as event_id) a
+        where d.class_id = m.class_id and d.batch_id >= greatest(m.acked_batch, m.from_batch + 1)
         -- offset 0: what is left of a delivery is found once, though it is named twice.
         offset 0
     ) d
 ) w
-where not m.takes_batch
 union all
 select m.subscription_id, m.type_id,
     (select count(*) from pgps_internal.share s where s.subscription_id = m.subscription_id and s.type_id = m.type_id),
