@@ -2,7 +2,7 @@
 -- its types send a note. That a type has a direct registration is recorded as a privilege that is of no other use
 -- (TRIGGER on the log, for pgps_worker), as advertisements are: the rule of the endpoint checks it in 1 us, and
 -- granting it waits for no publisher.
--- Locks: the client; rows of event types that it may see.
+-- Locks: the client; rows and logs (access share) of event types that it may see, or has joined.
 -- Writes: registration, registration_type, subscription, unmet.
 
 create or replace function pgps_internal.refresh_direct(type_id integer) returns void
@@ -13,6 +13,7 @@ declare
     v_type pgps_internal.event_type;
     v_wanted boolean;
 begin
+    perform pgps_internal.stay_in(array[refresh_direct.type_id]);
     -- This row lock puts GRANTs on one log in turn: of two at the same time one fails.
     select t.* into v_type from pgps_internal.event_type t where t.type_id = refresh_direct.type_id for no key update;
     if not found then

@@ -1,7 +1,8 @@
 -- Subscriptions: find or make the filter's class, and join it (joining.sql); what is checked first is in
 -- check_filter.sql.
--- Locks: catalogue rows; with a start other than now the owner's lane, and a lock against reclaim, until the
--- transaction ends.
+-- Locks: until the transaction ends, the turn of the role's definitions, for which its other sessions wait that make or
+-- change some, catalogue rows, and the logs of the event types, access share; with a start other than now the owner's
+-- lane, and a lock against reclaim.
 -- Writes: subscription.
 
 drop function if exists pgps.subscribe(text, text, text, text, text, integer, text, integer, text);
@@ -59,7 +60,10 @@ the callback runs in a transaction of its own; immediate and deferred = in the p
 or before the commit, over the events of that transaction alone (of a composite event: those it is made of), where an
 event of immediate visibility has a transaction of its own; what it raises aborts the publisher. Needs SELECT on the
 type; for immediate and deferred the event types'' owner, or pgps_admin, and a lock on their logs for which publishers
-wait. Errors: 42704, 42710 exists, 42939 a name that begins with pgps_, 42501, 55000 not
+wait. Locks, until the transaction ends: other sessions of the same role wait that subscribe, register for events, seek,
+change or end a subscription, or make a composite event, since a role''s subscriptions share what is generated for their
+filters; and who alters or drops one of the event types waits, or sets a policy; not who publishes or receives, nor
+another role. Errors: 42704, 42710 exists, 42939 a name that begins with pgps_, 42501, 55000 not
 advertised, 22023, 0A000 coupled to a composite event of composite events, and PostgreSQL''s own for filter and
 callback.';
 

@@ -1,6 +1,6 @@
 -- Changing subscriptions: pause, resume, seek, unsubscribe.
--- Locks: catalogue rows; seek, and resume of a suspended filter, hold the owner's lane, and keep reclaim away, until
--- the transaction ends.
+-- Locks: catalogue rows; unsubscribe and seek the logs of the event types, access share; seek, and resume of a
+-- suspended filter, hold the owner's lane, and keep reclaim away, until the transaction ends.
 -- Writes: backlog_gap, backlog_limit, class, const, failure, joining, late_type, member, share, subscription, unshared.
 
 create or replace function pgps_internal.drop_unused_classes(class_ids bigint[]) returns void
@@ -42,6 +42,15 @@ $$;
 comment on function pgps_internal.drop_unused_classes(bigint[]) is
 'Drops those of some classes that no subscription is in and no neighbour wants, and the code that only they needed';
 
+create or replace function pgps_internal.stay_in_types_of(subscription_id bigint) returns void
+language sql
+as $$
+    select pgps_internal.stay_in(array(select m.type_id from pgps_internal.member m
+        where m.subscription_id = stay_in_types_of.subscription_id))
+$$;
+comment on function pgps_internal.stay_in_types_of(bigint) is
+'As stay_in, for the event types of a subscription';
+
 create or replace function pgps_internal.drop_subscription(subscription_id bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -49,6 +58,7 @@ as $$
 declare
     v_classes bigint[];
 begin
+    perform pgps_internal.stay_in_types_of(drop_subscription.subscription_id);
     -- Before its members: by this row sessions that receive over links see that they need not wait for them.
     perform from pgps_internal.subscription s where s.subscription_id = drop_subscription.subscription_id for update;
     perform pgps_internal.hold_owner(s.owner::oid), pgps_internal.retire(s, true) from pgps_internal.subscription s
@@ -285,7 +295,8 @@ begin
     end if;
     -- The turn of the role, too, before anything is read: the lane may be letting it join an event type.
     perform pgps_internal.hold_subscription(v_subscription.subscription_id, v_subscription.name),
-        pgps_internal.require_subscription(v_subscription), pgps_internal.hold_owner(v_subscription.owner::oid);
+        pgps_internal.require_subscription(v_subscription), pgps_internal.hold_owner(v_subscription.owner::oid),
+        pgps_internal.stay_in_types_of(v_subscription.subscription_id);
     -- Reading the position also keeps reclaim from the positions until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);
     perform pgps_internal.retire(v_subscription, false);

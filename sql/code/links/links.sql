@@ -48,7 +48,9 @@ The role in it needs pgps_link there. By which methods a worker logs in there it
 service stands nothing of where that is, and beside host no hostaddr unless sslmode=verify-full. direction: both, in
 (events come here) or out. role: with whose rights the neighbour receives and publishes here; its SELECT, INSERT and
 policies decide what may cross. null = pgps_neighbour, which gets SELECT and INSERT once on each event type of an
-administrator, now and later, that may be revoked: no right of the caller''s is lent. Needs pgps_admin and to be a
+administrator, now and later, that may be revoked: no right of the caller''s is lent. Locks: until the transaction
+ends, GRANT, REVOKE, alter_event_type and drop_event_type wait on the types on which that right is given now, which are
+all with the first link, and so does another create_link; nobody who publishes or receives. Needs pgps_admin and to be a
 member of role. Errors: 42710, 22023, 42501, 42704.';
 
 create or replace function pgps_internal.require_link(name text) returns void

@@ -1,5 +1,5 @@
 -- Brokers at the other end of a link: the role and the subscription that stand for each here.
--- Locks: the turn of routes.
+-- Locks: the turn of routes; access share on logs of types on which a right is lent.
 -- Writes: broker, lent, neighbour, subscription.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
@@ -32,6 +32,7 @@ begin
             or exists (select from pgps_internal.neighbour n where n.role = 'pgps_neighbour'::regrole)) then
         insert into pgps_internal.lent (type_id) values ((lend.event_type).type_id) on conflict do nothing;
         if found then
+            perform pgps_internal.stay_in(array[(lend.event_type).type_id]);
             execute format('grant insert, select on %s to pgps_neighbour', (lend.event_type).endpoint);
         end if;
     end if;

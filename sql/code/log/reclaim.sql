@@ -351,7 +351,9 @@ $$;
 comment on function pgps.reclaim(integer) is
 'Applies the max_backlog of subscriptions that have one (see pgps.alter_subscription), then frees segments that no
 subscription, audit or failure needs; returns how many. Never waits: what is in use is left for the next call.
-max_segments: stops when at least so many segments of logs were freed. Needs pgps_worker or pgps_admin.';
+max_segments: stops when at least so many segments of logs were freed. Locks: until the transaction ends, who alters or
+drops an event type waits, or sets a policy, and who reads or writes what was freed; other calls of it free nothing. So
+call it in a transaction of its own, as workers do. Needs pgps_worker or pgps_admin.';
 
 revoke all on function pgps.reclaim(integer) from public;
 grant execute on function pgps.reclaim(integer) to pgps_worker, pgps_admin;

@@ -1,7 +1,7 @@
 -- Advertisements: who has announced to publish what. A publication checks it by a privilege that serves no other
 -- purpose (REFERENCES on the log, in a schema that nobody may use): that takes 1 us, a look-up in the table 11, which
 -- is made when the privilege is not there. So who advertises waits for nobody: the privilege may come later.
--- Locks: the event type's row, which advertise does not wait for.
+-- Locks: the event type's row, which advertise does not wait for, and its log, access share.
 -- Writes: advertisement.
 
 create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
@@ -29,6 +29,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform pgps_internal.stay_in(array[(grant_advertised.event_type).type_id]);
     -- The row lock puts GRANTs on one log in turn, of which two at the same time fail. Who registers for direct events
     -- has it, too.
     perform from pgps_internal.event_type t where t.type_id = (grant_advertised.event_type).type_id
@@ -104,6 +105,7 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
 begin
+    perform pgps_internal.stay_in(array[v_type.type_id]);
     perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
     delete from pgps_internal.advertisement a where a.type_id = v_type.type_id
         and a.role = quote_ident(caller)::regrole;

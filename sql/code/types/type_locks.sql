@@ -178,6 +178,21 @@ comment on function pgps_internal.lock_types(integer[], text, boolean, regclass[
 ms, unless it has got them. It tries for as long as lock_timeout says. only_log: their logs alone; more: further tables.
 Errors: 55P03, 40P01, 42704 dropped meanwhile';
 
+create or replace function pgps_internal.stay_in(type_ids integer[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Not waited for: who has it locked would wait for this transaction then, and it for him.
+    perform pgps_internal.try_lock(t.log, 'access share') from pgps_internal.event_type t
+    where t.type_id = any (stay_in.type_ids);
+end
+$$;
+comment on function pgps_internal.stay_in(integer[]) is
+'Before rows, rights or functions of event types are changed that who alters or drops a type changes, too: has him wait
+for the end of this transaction before he has the type, as for readers, and not when he has locked it and all who
+publish wait for him';
+
 create or replace function pgps_internal.lock_to_drop(type_id integer) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
