@@ -76,6 +76,12 @@ begin
             using errcode = '55000', hint = 'All that the transaction has written is undone. The service is gone, and '
                 'so is what was sent to it.';
         end if;
+        -- Who hears of it now need not hear of it again before going on.
+        begin
+            perform pgps_internal.note_told(new.unit_no, 'TIMEOUT');
+        exception when connection_exception or too_many_connections then
+            null;
+        end;
         raise exception 'unit of work "U%" is TIMEOUT: it was over at %, before the transaction of its SYNCPOINT was',
             upper(to_hex(new.unit_no)), v_ends_at
         using errcode = '55000', hint = 'All that the transaction has written is undone. Commit sooner after '

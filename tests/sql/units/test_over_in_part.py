@@ -86,3 +86,20 @@ def test_after_a_refused_commit_the_next_one_is_received(party: Callable[..., Pa
         server.sync("commit")
     assert server.text(first["conversation"]) == "2.1"
     assert server.sync("commit")["uow_id"] == second["uow_id"]
+
+
+@pytest.mark.parametrize("option", ["commit", "cancel"])
+def test_who_was_told_by_the_commit_is_not_told_again(party: Callable[..., Party], clock: Clock, option: str) -> None:
+    clock.set(clock.now())
+    client, server = party("c"), party("s").serve(SERVICE)
+    late = client.request(SERVICE, "1", lifetime="1 minute", status_lifetime=9)["uow_id"]
+    assert server.text() == "1"
+    with refused("55000", f'"{late}" is TIMEOUT'), server.connection.transaction():
+        server.sync(option)
+        clock.advance("61 seconds")
+    following = client.request(SERVICE, "2", status_lifetime=9)
+    with server.connection.transaction():
+        assert server.text() == "2"
+        server.send("answer", following["conversation"])
+        assert [row["status"] for row in server.both()] == ["PROCESSED", "ACCEPTED"]
+    assert client.text() == "answer"
