@@ -6,6 +6,7 @@ PostgreSQL writes a table anew for a column of a domain with constraints, and wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -110,6 +111,43 @@ def test_a_callback_misses_none(
     with meanwhile(admin, session, lambda: rows(session, "call pgps.run_subscribers()")):
         changing.commit()
     assert column(admin, f"select n from {seen} order by g") == [1, 2]
+
+
+READS = {
+    "copy": "copy (select n from pgps_queue.{0}_log where event_id > 0 order by event_id) to stdout",
+    "cursor": "declare c cursor for select n from pgps_queue.{0}_log",
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_who_took_the_snapshot_before_is_told_so_instead_of_nothing(
+    admin: psycopg.Connection,
+    connect: Connect,
+    name: Name,
+    tick: str,
+    change: Callable[[psycopg.Connection], object],
+    read: str,
+) -> None:
+    session, changing = connect(), connect(autocommit=False)
+    publish(admin, tick, 1)
+
+    def look() -> None:
+        if read == "copy":
+            with session.cursor().copy(READS[read].format(tick).encode()) as copy:
+                assert b"".join(copy) == b"1\n"
+        else:
+            session.execute(b"begin")
+            rows(session, READS[read].format(tick))
+            assert column(session, "fetch all from c") == [1]
+            session.execute(b"commit")
+
+    look()
+    change(changing)
+    # Where the view is locked, too, a cursor waits for it before it takes its snapshot.
+    with suppress(psycopg.errors.SerializationFailure), meanwhile(admin, session, look):
+        changing.commit()
+    session.execute(b"rollback")
+    look()
 
 
 def test_what_is_generated_reads_a_log_in_a_snapshot_that_is_taken_behind_its_lock(
