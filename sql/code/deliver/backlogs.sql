@@ -31,7 +31,7 @@ highest';
 create or replace function pgps_internal.window_end(
     subscription_id bigint, at pgps_internal.position, keep bigint, out batch bigint, out event bigint
 )
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
