@@ -228,16 +228,16 @@ begin
     if new.consumer is not null then perform pgps_internal.check_consumer(new.consumer); end if;
     loop
         begin
-            new.messages := pgps_internal.hand_out_messages(v_subscription, coalesce(v_few, v_max),
+            new.messages := pgps_internal.hand_out_messages(v_subscription, coalesce(nullif(v_few, -1), v_max),
                 coalesce(new.acks, false), new.consumer);
             exit;
         exception when others or assert_failure then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
             v_tries := v_tries + 1;
             if v_tries > 3 or v_state <> '42703' and not pgps_internal.is_race(v_state, '', v_error) then
-                v_few := pgps_internal.few_that_can_be(v_subscription, coalesce(v_few, v_max), new.consumer, v_state,
-                    v_error);
-                if v_few = 0 then raise; end if;
+                v_few := pgps_internal.few_that_can_be(v_subscription, coalesce(nullif(v_few, -1), v_max),
+                    new.consumer, v_state, v_error);
+                if v_few = 0 or v_few = -1 and v_tries > 100 then raise; end if;
             end if;
         end;
         v_subscription := pgps_internal.find_subscription(new.caller, new.subscription);

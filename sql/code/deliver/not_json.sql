@@ -104,12 +104,14 @@ begin
         return pgps_internal.fewer_events(few_that_can_be.subscription, few_that_can_be.tried,
             few_that_can_be.consumer, few_that_can_be.error);
     end if;
-    return case when not pgps_internal.is_no_json(few_that_can_be.state)
-            or not pgps_internal.file_no_json(few_that_can_be.subscription, few_that_can_be.tried,
-                few_that_can_be.consumer) then 0
+    return case when not pgps_internal.is_no_json(few_that_can_be.state) then 0
+        -- It was another one: what had been put back is due meanwhile, and comes first.
+        when not pgps_internal.file_no_json(few_that_can_be.subscription, few_that_can_be.tried,
+            few_that_can_be.consumer) then -1
         else few_that_can_be.tried end;
 end
 $$;
 comment on function pgps_internal.few_that_can_be(pgps_internal.subscription, integer, text, text, text) is
 'How many events to hand out when so many (tried) could not be, after those that never can be have been filed; null: as
-many as were asked for first. 0: the error is not one of the events. state, error: what was raised';
+many as were asked for first. 0: the error is not one of the events, -1: it is not one of those that are next now.
+state, error: what was raised';

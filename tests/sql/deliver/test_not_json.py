@@ -107,6 +107,26 @@ def test_it_is_the_same_wherever_json_is_within(broker: psycopg.Connection, attr
     assert rows(broker, "select n, error like '%%attribute \"x\"%%' from pgps_queue.within_exception") == [(1, True)]
 
 
+def test_what_is_due_by_the_time_that_one_cannot_be_told_comes_before_it(broker: psycopg.Connection) -> None:
+    rows(broker, "create type mood as enum ('good', 'bad')")
+    # Until it has failed, what was put back has become due.
+    rows(
+        broker,
+        "create function says(mood) returns json language plpgsql as $$ begin"
+        " if $1 = 'bad' then perform pg_sleep(0.4); raise exception 'no word for it'; end if;"
+        " return to_json($1::text); end $$",
+    )
+    rows(broker, "create cast (mood as json) with function says(mood)")
+    make_type(broker, "within", "n integer, x mood")
+    call(broker, "subscribe", "s", "within")
+    rows(broker, "insert into pgps_event.within values (1, 'good'), (2, 'bad'), (3, 'good')")
+    rows(broker, "select pgps.dispatch()")
+    (first,) = column(broker, "select event_id from pgps.receive('s', 1)")
+    rows(broker, "select pgps.nack('s', %s, 'not now', '300 milliseconds')", [first])
+    assert drained(broker, "receive", 1) == [[1], [3]]
+    assert column(broker, "select n from pgps_queue.within_exception") == [2]
+
+
 def test_a_subscription_to_a_prefix_gets_the_others(broker: psycopg.Connection) -> None:
     make_type(broker, "document", "n integer")
     call(broker, "subscribe", "s", "doc*")
