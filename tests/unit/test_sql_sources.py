@@ -39,7 +39,7 @@ def test_every_function_that_is_called_is_made() -> None:
 # How long something takes is measured with the server's clock; everything else is by the broker's (core/clock.sql).
 _MEASURES = re.compile(
     r"statement_timestamp\(\)|\b(v_|(v_)?try\.)(began|entered)\b|query_start|state_change"  # since something began
-    r"|xact_start|p\.prepared|- \(clock_timestamp\(\) - transaction_timestamp\(\)\)$"  # how old transactions are
+    r"|xact_start|p\.prepared"  # how old transactions of the server are
     # Whether the dispatcher's process has said in the last seconds that it sleeps.
     r"|wake_seq|date_part\('epoch', (pg_catalog\.)?clock_timestamp\(\)\) (-|operator\(pg_catalog\.-\)) 5"
     # What expressions of users may call.

@@ -21,6 +21,15 @@ comment on function pgps._clock() is
 'The same time as pgps_internal.clock(), for code that runs with the caller''s rights: views, rules, column defaults,
 and programs.';
 
+create or replace function pgps._began() returns timestamptz
+language sql volatile parallel safe
+as $$
+    select pgps._clock() operator(pg_catalog.-)
+        (pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.transaction_timestamp())
+$$;
+comment on function pgps._began() is
+'When this transaction began, by the broker''s clock, for code that runs with the caller''s rights';
+
 create or replace function pgps_internal.told_time(said text) returns timestamptz
 language plpgsql stable
 as $$
@@ -36,5 +45,5 @@ comment on function pgps_internal.told_time(text) is
 'A time that another broker tells, within the years that every client has in every time zone: infinite ones cannot be
 reckoned with, and drivers fail on others. Null for null';
 
-revoke all on function pgps._clock() from public;
-grant execute on function pgps._clock() to public;
+revoke all on function pgps._clock(), pgps._began() from public;
+grant execute on function pgps._clock(), pgps._began() to public;

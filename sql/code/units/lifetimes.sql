@@ -126,8 +126,7 @@ cross join lateral (select h.is_gone and w.settled & 1 = 0 as is_lost,
             when g.dropped_at is not null or c.commit_no is not null and u.is_relayed
                 or s.status in ('BACKEDOUT', 'PROCESSED', 'CANCELLED', 'TIMEOUT', 'DISCARDED', 'DELETED') then 0
             -- What was over when the transaction began was over in its snapshot.
-            when h.is_gone or u.ends_at <= l.seen_at
-                and u.ends_at > l.seen_at - (clock_timestamp() - transaction_timestamp())
+            when h.is_gone or u.ends_at <= l.seen_at and u.ends_at > pgps._began()
                 then pgps._settled_since(u.unit_no, u.conversation_no, u.service_id, c.commit_no is not null,
                     coalesce(s.version, 0), coalesce(s.attempts, 0), u.ends_at)
             else 0 end as settled) w
