@@ -4,9 +4,9 @@
 of ten, which is a tenth. How a system does that is up to its means: pgps and ActiveMQ by the subscription's filter,
 RabbitMQ by a direct exchange on the symbol, PgQ by the condition that its batch cursor takes, pg-boss by a topic of its
 publish/subscribe for each symbol, pgqueuer, procrastinate and graphile-worker by a producer that knows the consumers
-and makes a job for each that wants the event. Consumers take up to 100 at a time; in PgQ, what came between two ticks;
-workers of procrastinate and graphile-worker run ten jobs at a time, which they take one by one; these two are not
-measured with 100 workers. Here and in the other measurements of throughput PgQ ticks every 100 ms and pg-boss polls
+and makes a job for each that wants the event. Consumers take up to 1,000 at a time; in PgQ, what came between two
+ticks; workers of procrastinate and graphile-worker run ten jobs at a time, which they take one by one; these two are
+not measured with 100 workers. Here and in the other measurements of throughput PgQ ticks every 100 ms and pg-boss polls
 every 500, the least it allows. What counts is events received by all consumers a second, from the first publication to
 the last of them.
 """
@@ -43,7 +43,7 @@ def run(field: Field, result: Result) -> None:
     """Measure it."""
     points = [(consumers, filters) for consumers in field.points(_POINTS, (10,)) for filters in _TABLES]
     for consumers, filters in field.paced(points, result):
-        plan = Plan(subscribers=consumers, filters=filters)
+        plan = Plan(subscribers=consumers, filters=filters, batch=1000)
         names = [name for name in NEEDS if consumers <= 10 or name not in _ONE_BY_ONE]
         entries = [(system.title, system, plan) for system in field.these(*names)]
         standings = field.compete(entries, seconds=field.seconds(1))

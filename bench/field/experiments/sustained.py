@@ -1,15 +1,15 @@
 """Sustained rate: the highest at which the lag stays bounded, with 1, 10 and 100 consumers.
 
 20 producers publish at an even rate, one event a transaction, for 8 seconds; every consumer gets every event and takes
-up to 100 at a time, so that everything is published, delivered and received at the same time and the processors are
-shared by all of it. A rate is held when at least 98 % of it is published and the last consumer has the last event at
-most 0.4 seconds after the last publication: a system that can do 5 % less than what is published of it is further
-behind by then. The rate is searched from what the system does when it is fed as fast as it goes, for some seconds:
-halving what lies between the highest rate that was held and the lowest that was not, in steps of their ratio, until
-they are within 8 % of each other or fourteen times one was tried, the systems in turns. A rate that was not held is
-tried once more, since the machine may have stood still meanwhile; but while none was held, half of one that was missed
-by more than two seconds comes next. What counts is the highest rate that was held, in events a second; consumers get
-that many times as many.
+up to 1,000 at a time, in PgQ what came between two ticks, so that everything is published, delivered and received at
+the same time and the processors are shared by all of it. A rate is held when at least 98 % of it is published and the
+last consumer has the last event at most 0.4 seconds after the last publication: a system that can do 5 % less than what
+is published of it is further behind by then. The rate is searched from what the system does when it is fed as fast as
+it goes, for some seconds: halving what lies between the highest rate that was held and the lowest that was not, in
+steps of their ratio, until they are within 8 % of each other or fourteen times one was tried, the systems in turns. A
+rate that was not held is tried once more, since the machine may have stood still meanwhile; but while none was held,
+half of one that was missed by more than two seconds comes next. What counts is the highest rate that was held, in
+events a second; consumers get that many times as many.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def steps(field: Field) -> int:
 def run(field: Field, result: Result) -> None:
     """Measure it."""
     for consumers in field.paced(field.points(_POINTS, (1,)), result):
-        standings, searches = _compete(field, Plan(subscribers=consumers))
+        standings, searches = _compete(field, Plan(subscribers=consumers, batch=1000))
         result.add(_TABLE, consumers, standings, "produced")
         result.raw[str(consumers)] = {label: search.tried for label, search in searches.items()}
         for label, standing in standings.items():
