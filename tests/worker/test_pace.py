@@ -78,7 +78,28 @@ def test_it_lets_more_events_gather_the_more_there_are() -> None:
         lingers.append(pace.linger())
     assert lingers == sorted(lingers)
     assert lingers[0] == pytest.approx(0.001)
-    assert 0.001 < lingers[9] < lingers[-1] == pytest.approx(0.01)
+    assert 0.001 < lingers[9] < 0.01 < lingers[-1] < 0.025
+
+
+def single_events(rate: int, *, every: float = 0.01, cores: int = 2) -> float:
+    """How long it lingers when so many single events a second come, in batches of a millisecond."""
+    pace = Pace(cores)
+    for number in range(1, 31):
+        pace.note(Round(number * every - 0.001, number * every, int(rate * every)))
+    return pace.linger()
+
+
+def test_where_very_many_single_events_come_they_gather_for_longer() -> None:
+    lingers = [single_events(rate) for rate in (1_000, 2_500, 5_000, 10_000, 50_000)]
+    assert lingers == sorted(lingers)
+    assert single_events(2_500) == pytest.approx(0.01)
+    assert single_events(5_000) == pytest.approx(0.02)
+    assert single_events(50_000) == pytest.approx(0.05)
+    assert single_events(10_000, cores=16) == pytest.approx(0.01)
+
+
+def test_large_batches_are_followed_by_the_next_as_soon_as_before() -> None:
+    assert single_events(1_000_000) == pytest.approx(0.01)
 
 
 def test_it_looks_again_soon_behind_a_large_batch_and_later_behind_a_small_one() -> None:
