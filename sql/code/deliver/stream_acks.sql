@@ -14,6 +14,42 @@ comment on function pgps_internal.close_stream(bigint) is
 'Has the reader of a stream open it again, since what comes between two positions is something else now: it must not
 acknowledge what it was not given';
 
+create or replace function pgps_internal.count_read(
+    subscription_id bigint, after_batch bigint, after_event bigint, upto_batch bigint, upto_event bigint
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_read bigint;
+    v_has_failures boolean := exists (select from pgps_internal.failure f
+        where f.subscription_id = count_read.subscription_id);
+begin
+    select coalesce(sum(case when p.batch_id < count_read.upto_batch or p.last_event <= count_read.upto_event
+            then p.events
+        else (select count(*) from pgps_internal.event_ids(p.delivery) e(event_id)
+            where e.event_id <= count_read.upto_event and (p.ids is null or e.event_id <@ p.ids)) end - f.events), 0)
+    into v_read
+    from pgps_internal.stream_parts(count_read.subscription_id, count_read.after_batch, count_read.after_event,
+        count_read.upto_batch, 9223372036854775807) p
+    -- By range first: a delivery may have very many ids, and a subscription many failures.
+    cross join lateral (
+        select count(*) as events from pgps_internal.failure f
+        where v_has_failures and f.subscription_id = count_read.subscription_id
+            and f.event_id >= lower(coalesce(p.ids, (p.delivery).ids,
+                (select int8multirange(int8range(min(i), null)) from unnest((p.delivery).event_ids) i)))
+            and f.event_id <= p.last_event
+            and (p.batch_id < count_read.upto_batch or f.event_id <= count_read.upto_event)
+            and (f.event_id <@ coalesce(p.ids, (p.delivery).ids)
+                or p.ids is null and f.event_id = any ((p.delivery).event_ids))
+    ) f;
+    return v_read;
+end
+$$;
+comment on function pgps_internal.count_read(bigint, bigint, bigint, bigint, bigint) is
+'How many events a reader of a stream was given between two positions: without those that it has rejected, and those
+that were put back, which are counted when they are settled';
+
 create or replace function pgps_internal.do_ack_stream(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -42,11 +78,7 @@ begin
             hint = 'Acknowledge what pgps.end_of_stream gave.';
     end if;
     if (v_batch, v_event) > (v_position.acked_batch, v_position.acked_event) then
-        select coalesce(sum(case when p.batch_id < v_batch or p.last_event <= v_event then p.events
-            else (select count(*) from pgps_internal.event_ids(p.delivery) e(event_id)
-                where e.event_id <= v_event and (p.ids is null or e.event_id <@ p.ids)) end), 0) into v_acked
-        from pgps_internal.stream_parts(v_id, v_position.acked_batch, v_position.acked_event, v_batch,
-            9223372036854775807) p;
+        v_acked := pgps_internal.count_read(v_id, v_position.acked_batch, v_position.acked_event, v_batch, v_event);
     else
         v_batch := v_position.acked_batch;
         v_event := v_position.acked_event;
@@ -74,9 +106,9 @@ begin atomic
         'event', ack_stream.event, 'retried', array(select unnest(ack_stream.retried)))) #>> '{}')::bigint;
 end;
 comment on function pgps.ack_stream(text, bigint, bigint, bigint[]) is
-'Acknowledges a subscription up to a position, and the retried events; returns how many. What is acknowledged already is
-not moved back. Needs to own the subscription. Errors: 42704, 42501, 55000 a position that is not there yet, or
-pgps.seek or pgps.alter_subscription since the stream was opened; 25001.';
+'Acknowledges a subscription up to a position, and the retried events; returns how many, without those that were
+rejected. What is acknowledged already is not moved back. Needs to own the subscription. Errors: 42704, 42501, 55000 a
+position that is not there yet, or pgps.seek or pgps.alter_subscription since the stream was opened; 25001.';
 
 create or replace function pgps_internal.do_reject_events(caller name, args jsonb) returns jsonb
 language plpgsql
