@@ -121,6 +121,11 @@ class Consumers(RuleBasedStateMachine):
             return []
         return [one for one in given if self.holder.get(one) == _name(who)]
 
+    def _lost(self, who: str) -> bool:
+        """Say whether others have some of what a consumer was given last and has not settled: its lease has ended."""
+        is_newest = self.handler == "any" and self.newest.get(_name(who)) == who
+        return is_newest and len(self._mine(who)) < len(self.living[who].given)
+
     @rule(count=st.integers(1, 6))
     def publish(self, count: int) -> None:
         publish(self.admin, "tick", *range(count))
@@ -175,6 +180,10 @@ class Consumers(RuleBasedStateMachine):
         if self._refused(who, session):
             with refused("55000", "received by", "Receive again"):
                 call(connection, "ack", self.name, *living.given[:place][-1:], consumer=consumer)
+        elif self._lost(who) and (not mine if place is None else place < len(mine)):
+            # All that is acknowledged has to be held; without an event, all that is held is.
+            with refused("55000", "the lease has ended", "Roll back"):
+                call(connection, "ack", self.name, *[mine[place]] if place is not None else [], consumer=consumer)
         elif place is None:
             assert call(connection, "ack", self.name, consumer=consumer) == len(mine)
             self._settled(living, mine)
