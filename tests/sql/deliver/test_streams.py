@@ -332,3 +332,22 @@ def test_what_a_reader_cannot_represent_goes_to_the_exception_queue_and_comes_ag
             rows(admin, reject, [s, events, errors])
     with refused("42501", s):
         rows(connect(role("stranger")), reject, [s, [second], ["x"]])
+
+
+def test_of_one_large_delivery_what_was_rejected_is_not_counted_in_the_part_that_is_acknowledged(
+    admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    t, s = name(), name("reader")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t)
+    publish(admin, t, *range(1000))
+    rows(admin, "select pgps.dispatch()")
+    ids = [i for (i,) in rows(admin, f"select event_id from {queue(t, 'log')} order by n")]
+    start = call(admin, "open_stream", s)
+    reject = "select pgps.reject_events(%s, %s::bigint[], %s::text[])"
+    assert value(admin, reject, [s, [ids[0], ids[9], ids[700]], ["a", "b", "c"]]) == 3
+    part, whole = {"batch": _end(admin, s, start)["batch"], "event": ids[9]}, _end(admin, s, start)
+    assert _read(admin, s, start, part) == list(range(1, 9))
+    assert call(admin, "ack_stream", s, *_place(part)) == 8
+    assert call(admin, "ack_stream", s, *_place(whole)) == 989
+    assert value(admin, "select delivered from pgps.subscriptions where name = %s", [s]) == 997
