@@ -3,7 +3,7 @@
 delete from pgps_internal.python_module;
 
 insert into pgps_internal.python_module (name, digest, source) values
-('attribute_list', '46fcaf9156bdf9b5', $python$
+('attribute_list', '636818ea34193ed6', $python$
 """Take apart the list of an event type's attributes, which is written as the columns of CREATE TABLE."""
 
 from typing import Any, Optional
@@ -288,7 +288,7 @@ class AttributeReader:
                 self.at += 1
         self.expect(self.at > start)
 $python$),
-('callback_text', '46fcaf9156bdf9b5', $python$
+('callback_text', '636818ea34193ed6', $python$
 """Take the text that names a callback apart."""
 
 from typing import Any, Optional
@@ -337,7 +337,7 @@ def type_of(tokens: list[Token]) -> Optional[list[str]]:
         return None
     return [name[0].value, name[2].value, *(["[]"] if brackets else [])]
 $python$),
-('calling', '46fcaf9156bdf9b5', $python$
+('calling', '636818ea34193ed6', $python$
 """How PL/Python functions call what is in the modules: with text, and for JSON."""
 
 import json
@@ -379,7 +379,7 @@ def in_session(function: Callable[..., Any], db: Any, memory: dict[str, Any]) ->
 
     return call
 $python$),
-('composite.absence', '46fcaf9156bdf9b5', $python$
+('composite.absence', '636818ea34193ed6', $python$
 """The operator `not`: E1 then E3 with no E2 between."""
 
 from collections.abc import Iterator
@@ -439,7 +439,104 @@ def undisturbed(
         if not any(disturbs(node, one, first) for one in between):
             yield first
 $python$),
-('composite.codetime', '46fcaf9156bdf9b5', $python$
+('composite.bared', '636818ea34193ed6', $python$
+"""Conditions over events of which jsonb does not take every attribute: asked without those, when they read others only.
+
+The type json takes what jsonb does not: "\\u0000", half of a surrogate pair, 1e400000.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Optional
+
+from lexer import Token, tokenize
+
+SPACE = " \t\n\r"
+DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # Python refuses to make a number of many digits
+Takes = Callable[[str], bool]
+
+
+def bare(condition: str, given: str, takes: Takes) -> Optional[str]:
+    """Return what a condition is asked about, with null for each attribute's value that jsonb does not take.
+
+    condition: its text. given: a JSON object of what its names stand for. takes: tells of a JSON text whether jsonb
+    takes it. None when there is nothing to be left out, or when the condition may read what would be.
+    """
+    try:
+        return bare_members(tokenize(condition), given, takes)
+    except RecursionError:
+        return None
+
+
+def bare_members(tokens: list[Token], given: str, takes: Takes) -> Optional[str]:
+    """Return the same of a condition's tokens; RecursionError for JSON that is too deep."""
+    parts: list[str] = []
+    left_out = False
+    for name, text in members(given):
+        events = [text[start:end] for start, end in elements(text)] if text.startswith("[") else [text]
+        written = []
+        for event in events:
+            bad = {attribute for attribute, value in members(event) if not takes(value)}
+            if bad and reads(tokens, name, bad):
+                return None
+            left_out = left_out or bool(bad)
+            written.append(without(event, bad) if bad else event)
+        parts.append(f"{json.dumps(name)}: {'[' + ', '.join(written) + ']' if text.startswith('[') else written[0]}")
+    return "{" + ", ".join(parts) + "}" if left_out else None
+
+
+def without(event: str, bad: set[str]) -> str:
+    """Return the JSON of an event with null for some attributes."""
+    parts = (f"{json.dumps(name)}: {'null' if name in bad else value}" for name, value in members(event))
+    return "{" + ", ".join(parts) + "}"
+
+
+def reads(tokens: list[Token], alias: str, attributes: set[str]) -> bool:
+    """Tell whether an expression may read one of some attributes of an alias: by its name, or with the whole event."""
+    names = {token.value for token in tokens if token.kind in ("ident", "quoted")}
+    if names & attributes:
+        return True
+    for i, token in enumerate(tokens):
+        if token.kind in ("ident", "quoted") and token.value == alias and not (i and tokens[i - 1].symbol(".", "::")):
+            after = tokens[i + 1 : i + 3]
+            if len(after) < 2 or not after[0].symbol(".") or after[1].kind not in ("ident", "quoted"):
+                return True
+    return False
+
+
+def members(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of a JSON object with the text of each value, as it is written; nothing for what is no object."""
+    if not text.startswith("{"):
+        return
+    at = skip(text, 1)
+    while text[at] != "}":
+        name, at = DECODER.raw_decode(text, at)
+        start = skip(text, skip(text, at) + 1)
+        end = DECODER.raw_decode(text, start)[1]
+        yield name, text[start:end]
+        at = skip(text, end)
+        if text[at] == ",":
+            at = skip(text, at + 1)
+
+
+def elements(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each element of a JSON array begins and ends."""
+    at = skip(text, 1)
+    while text[at] != "]":
+        end = DECODER.raw_decode(text, at)[1]
+        yield at, end
+        at = skip(text, end)
+        if text[at] == ",":
+            at = skip(text, at + 1)
+
+
+def skip(text: str, at: int) -> int:
+    """Return where the next character that is no space stands."""
+    while text[at] in SPACE:
+        at += 1
+    return at
+$python$),
+('composite.codetime', '636818ea34193ed6', $python$
 """How long the code of an owner, filters and attributes, may take in a step."""
 
 import contextlib
@@ -513,7 +610,7 @@ class CodeTime:
             return TOO_SLOW
         return TOO_LONG if self.seconds is None else TOO_MUCH
 $python$),
-('composite.contexts', '46fcaf9156bdf9b5', $python$
+('composite.contexts', '636818ea34193ed6', $python$
 """What `and` and `any` make of an occurrence and of those that are open, in each context (recent, chronicle, ...)."""
 
 from itertools import combinations, product
@@ -674,7 +771,7 @@ MEETINGS = {
     "continuous": meet_each, "cumulative": meet_together,
 }  # fmt: skip
 $python$),
-('composite.coupled', '46fcaf9156bdf9b5', $python$
+('composite.coupled', '636818ea34193ed6', $python$
 """Composite events detected in one transaction: over what it has published, by order, before it commits.
 
 Nothing is stored in tables. What is open stays with the session, for the next statement of the same transaction;
@@ -863,7 +960,7 @@ def tell_found(task: Task, found: Found) -> dict[str, Any]:
         told["bound"] = write_given(bind(definition, one))
     return told
 $python$),
-('composite.definition', '46fcaf9156bdf9b5', $python$
+('composite.definition', '636818ea34193ed6', $python$
 """A composite event as it was defined, checked as far as that goes without a catalogue."""
 
 from collections.abc import Iterable, Mapping
@@ -1098,7 +1195,7 @@ def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expr
                 stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
     return None
 $python$),
-('composite.described', '46fcaf9156bdf9b5', $python$
+('composite.described', '636818ea34193ed6', $python$
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
@@ -1251,7 +1348,7 @@ def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
     walk(definition.expression, root)
     return found
 $python$),
-('composite.detector', '46fcaf9156bdf9b5', $python$
+('composite.detector', '636818ea34193ed6', $python$
 """The detector: a function of the state and a batch of a stream. It knows no database and no clock of its own.
 
     graph, = build([define("pair", "a ; b")])
@@ -1652,7 +1749,7 @@ class Run:
             if (name, position_of(point)) not in released
         )
 $python$),
-('composite.effort', '46fcaf9156bdf9b5', $python$
+('composite.effort', '636818ea34193ed6', $python$
 """How much of a step the composite events of one owner may take, where others wait for its end."""
 
 from collections.abc import Callable, Iterable
@@ -1696,7 +1793,7 @@ class Effort:
             if self.left[subject.owner] < 0:
                 self.end(subject.id)
 $python$),
-('composite.entry', '46fcaf9156bdf9b5', $python$
+('composite.entry', '636818ea34193ed6', $python$
 """Where the broker calls the detector: for a step, in the transaction of a publisher, for an altered definition."""
 
 import json
@@ -1714,7 +1811,7 @@ def detect_step(db: Any, memory: dict[str, Any], text: str) -> Any:
         return take_over(db, memory, job)
     return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
 $python$),
-('composite.event_time', '46fcaf9156bdf9b5', $python$
+('composite.event_time', '636818ea34193ed6', $python$
 """The order of a history: by arrival, or by the events' own times once the watermark has passed them."""
 
 from collections.abc import Iterable
@@ -1818,7 +1915,7 @@ class Ordering:
         self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
         self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
 $python$),
-('composite.gathering', '46fcaf9156bdf9b5', $python$
+('composite.gathering', '636818ea34193ed6', $python$
 """The events of a step: each is read once, as one place of arrays, and handed to all leaves that have got it."""
 
 import json
@@ -2192,7 +2289,7 @@ def part_events(arrivals: list[PartArrival], parts: dict[str, list[str]]) -> lis
             )
     return found
 $python$),
-('composite.graph', '46fcaf9156bdf9b5', $python$
+('composite.graph', '636818ea34193ed6', $python$
 """The event graph: each sub-expression once, whatever definitions have it in common."""
 
 import hashlib
@@ -2434,7 +2531,7 @@ def own_source(expression: Expression) -> frozenset[str]:
     """Return the event type of a leaf; a tick is an event of its own."""
     return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
 $python$),
-('composite.heavy', '46fcaf9156bdf9b5', $python$
+('composite.heavy', '636818ea34193ed6', $python$
 """Events that are large: a step takes as many as have so many bytes, and what is published at once has as many."""
 
 from collections.abc import Iterable
@@ -2631,7 +2728,53 @@ def weigh_open(queries: Queries, subjects: list[Subject], found: list[dict[str, 
                 raise TooHeavyError(end)
             return
 $python$),
-('composite.keys', '46fcaf9156bdf9b5', $python$
+('composite.insertion', '636818ea34193ed6', $python$
+"""The statement that puts detections into the log of a composite event."""
+
+from collections.abc import Sequence
+from typing import Any
+
+INSERT = """
+insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
+    i.start_point, i.end_point, i.constituents::jsonb
+from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
+    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
+# The same, with the attributes that are made of what the last parameter has.
+INSERT_MADE = """
+insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents, {names})
+select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
+    i.start_point, i.end_point, i.constituents::jsonb, {values}
+from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
+    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents,
+    unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
+
+# Owner, event type, first and last event of what one composite event has published, and whether there is no other
+# event between them.
+Statement = tuple[int, int, int, int, bool]
+
+
+def insertion_of(ids: Sequence[int], columns: list[list[Any]]) -> tuple[dict[str, str], list[Any]]:
+    """Return the parts of a statement that puts detections into the log, and its values.
+
+    A set of which the server can make another, or which is a range, is not handed over: that takes as long as making
+    what is made of it.
+    """
+    is_range, is_at_end = isinstance(ids, range), columns[1] is columns[2]
+    starts, ends, *others = columns
+    parts = {
+        "ids": "generate_series($1[1], $1[2])" if is_range else "unnest($1)",
+        "ends": "detected" if is_at_end else "ends",
+        "sets": "" if is_at_end else "unnest($3) as ends, ",
+    }
+    return parts, [[ids[0], ids[-1]] if is_range else ids, starts, None if is_at_end else ends, *others]
+
+
+def statement_of(job: dict[str, Any], ids: Sequence[int]) -> Statement:
+    """Return what is to be recorded of events that were put into a log; their ids are in ascending order."""
+    return job["owner"], job["type_id"], ids[0], ids[-1], ids[-1] - ids[0] + 1 == len(ids)
+$python$),
+('composite.keys', '636818ea34193ed6', $python$
 """Partition keys as text, and which serials of a key still count, as ranges."""
 
 import hashlib
@@ -2769,7 +2912,7 @@ def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: l
             merged.append((low, high))
     return merged
 $python$),
-('composite.keystate', '46fcaf9156bdf9b5', $python$
+('composite.keystate', '636818ea34193ed6', $python$
 """What is open for one partition key."""
 
 from heapq import heapify, heappush
@@ -2913,7 +3056,7 @@ def first_firing(node: Node, window: Occurrence, point: int) -> int:
         return max(end + node.amount, now)
     return end + max(1, -((end - now) // node.amount)) * node.amount
 $python$),
-('composite.limits', '46fcaf9156bdf9b5', $python$
+('composite.limits', '636818ea34193ed6', $python$
 """How much one step may make: an operator that pairs each with each can make more than any memory holds."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -2977,7 +3120,7 @@ def rows_in_portions(rows: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ..
     if first < len(rows):
         yield rows[first:] if first else rows
 $python$),
-('composite.matching', '46fcaf9156bdf9b5', $python$
+('composite.matching', '636818ea34193ed6', $python$
 """Which leaves an event matches, for callers that do not know already."""
 
 from collections.abc import Callable, Mapping
@@ -3047,13 +3190,14 @@ def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
                     return name.value, found, len(conditions) == 1
     return None
 $python$),
-('composite.memo', '46fcaf9156bdf9b5', $python$
+('composite.memo', '636818ea34193ed6', $python$
 """Conditions that are asked as sets: the detector runs, notes what it would ask, and runs again with the answers."""
 
 import json
 from typing import Any, Optional
 
 from composite.limits import WRITTEN, TooMuch
+from composite.raised import RaisedError
 from composite.stepping import Predicate
 
 ASKED_AT_ONCE = 20_000
@@ -3061,10 +3205,6 @@ ASKED_AT_ONCE = 20_000
 
 class TooManyAsked(Exception):
     """Say that enough is asked for one set."""
-
-
-class RaisedError(Exception):
-    """Hold what a condition raised."""
 
 
 class Memo:
@@ -3118,7 +3258,7 @@ def write_given(bound: dict[str, Any]) -> str:
     ]
     return "{" + ", ".join(parts) + "}"
 $python$),
-('composite.occurrences', '46fcaf9156bdf9b5', $python$
+('composite.occurrences', '636818ea34193ed6', $python$
 """What a detected occurrence is for its user: what it is made of, and what its filter and attributes may name."""
 
 from collections.abc import Iterator
@@ -3213,7 +3353,7 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
             bound[alias.name] = one[PAYLOAD]
     return bound
 $python$),
-('composite.pairing', '46fcaf9156bdf9b5', $python$
+('composite.pairing', '636818ea34193ed6', $python$
 """Operators that take occurrences together: or, and, any, `;`. What a context makes of them is in `contexts`."""
 
 from collections.abc import Iterator
@@ -3297,7 +3437,7 @@ def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
         if step.context == "unrestricted" or (step.context != "recent" and not used):
             step.keep(state, node, role, found)
 $python$),
-('composite.parser', '46fcaf9156bdf9b5', $python$
+('composite.parser', '636818ea34193ed6', $python$
 """Read an expression over events."""
 
 from typing import Optional
@@ -3635,7 +3775,7 @@ def plain_names(tokens: list[Token]) -> list[Token]:
         for i, token in enumerate(tokens)
     ]
 $python$),
-('composite.parts', '46fcaf9156bdf9b5', $python$
+('composite.parts', '636818ea34193ed6', $python$
 """Which parts of an expression are detected elsewhere: the largest whose events all come by one neighbour."""
 
 from collections.abc import Iterator
@@ -3779,7 +3919,7 @@ def find_parts(given: dict[str, Any], definition: Definition, graph: Graph) -> d
         raise SqlTextError("refusing is not an object", 1, "Use pgps.plan_composite_event.", sqlstate="22023")
     return Planner(given, definition, graph).plan()
 $python$),
-('composite.points', '46fcaf9156bdf9b5', $python$
+('composite.points', '636818ea34193ed6', $python$
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
@@ -3904,17 +4044,19 @@ def tick_times(ticks: Occurrence) -> range:
     first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
     return range(first, last + 1, period or 1)
 $python$),
-('composite.publishing', '46fcaf9156bdf9b5', $python$
+('composite.publishing', '636818ea34193ed6', $python$
 """What was detected becomes events: as sets, and one by one where one is too large for jsonb."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from composite.insertion import Statement
 from composite.limits import portions
 from composite.memo import write_given
 from composite.occurrences import bind
 from composite.points import TIME_BITS
-from composite.queries import SAFE, Queries, Statement, is_fatal, is_too_large
+from composite.queries import SAFE, Queries
+from composite.raised import is_fatal, is_too_large
 from composite.sequence import as_found
 from composite.stepping import Found
 from composite.subjects import Subject
@@ -4062,7 +4204,7 @@ def detected(subject: Subject, broker: str, moments: dict[int, str]) -> tuple[li
     end_times = detection_times if ends == found_at else [point >> TIME_BITS for point in ends]
     return [[point >> TIME_BITS for point in starts], end_times, detection_times, starts, ends], parts
 $python$),
-('composite.queries', '46fcaf9156bdf9b5', $python$
+('composite.queries', '636818ea34193ed6', $python$
 """What the detector in the server reads and writes, each as one statement for a set."""
 
 import contextlib
@@ -4071,9 +4213,11 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, Optional
 
+from composite.bared import bare
 from composite.codetime import MUCH_OF_STEP, TOO_LONG, TOO_SLOW, CodeTime
+from composite.insertion import INSERT, INSERT_MADE, Statement, insertion_of, statement_of
 from composite.limits import rows_in_portions
-from composite.memo import RaisedError
+from composite.raised import RaisedError, is_fatal, is_too_large
 
 DUE_KEYS = """
 select distinct k.state_id, k.key
@@ -4163,20 +4307,6 @@ PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
 FAIL = """
 select pgps_internal.fail_large($1, row($2, $3, $4, $5, $6, $7, null)::pgps_internal.detections, $8, $9)"""
-INSERT = """
-insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
-select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
-    i.start_point, i.end_point, i.constituents::jsonb
-from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
-    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
-# The same, with the attributes that are made of what the last parameter has.
-INSERT_MADE = """
-insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents, {names})
-select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
-    i.start_point, i.end_point, i.constituents::jsonb, {values}
-from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
-    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents,
-    unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
 # Common case: nobody else has drawn an id in between.
 EVENT_IDS = """
 select min(i.id) as first, max(i.id) as last,
@@ -4184,6 +4314,8 @@ select min(i.id) as first, max(i.id) as last,
 from (select nextval('pgps_internal.event_id_seq') as id from generate_series(1, $1)) i"""
 RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true, $5)"
 DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]"]
+
+TAKES = "select $1::jsonb is null"
 
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
@@ -4199,10 +4331,6 @@ select pgps_internal.set_alarm(0), setval('pgps_internal.lane_mark_{slot}', 1::b
 BYTES_AS_ONE = 10_000  # as many take as long as one more detection
 SAFE = 16_000_000  # as many characters always fit into jsonb: a number of one takes twelve bytes there
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
-
-# Owner, event type, first and last event of what one composite event has published, and whether there is no other
-# event between them.
-Statement = tuple[int, int, int, int, bool]
 
 
 class TakenBackError(Exception):
@@ -4385,7 +4513,7 @@ class Queries:
             if is_fatal(error):
                 raise
             if len(items) == 1:
-                found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
+                found[text, items[0]] = self.answer_bared(plan, text, items[0], end, error)
                 return
             half = len(items) // 2
             self.ask(plan, text, items[:half], found, end)
@@ -4393,6 +4521,27 @@ class Queries:
             return
         for row in rows:
             found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+    def answer_bared(self, plan: Any, text: str, item: str, end: Optional[float], error: Any) -> Any:
+        """Return what a condition says of a candidate that has raised: of one that is no JSON without what is none."""
+        if (error.sqlstate or "")[:2] == "22" and not self.takes(item):
+            bared = bare(text, item, self.takes)
+            if bared is not None:
+                answers: dict[tuple[str, str], Any] = {}
+                self.ask(plan, text, [bared], answers, end)
+                return answers[text, bared]
+        return RaisedError(str(error).replace("spiexceptions.", ""))
+
+    def takes(self, value: str) -> bool:
+        """Tell whether jsonb takes a JSON text."""
+        try:
+            with self.db.subtransaction():
+                self.plan(TAKES, ["text"]).execute([value])
+        except self.db.SPIError as error:
+            if is_fatal(error):
+                raise
+            return False
+        return True
 
     def slot(self) -> Optional[int]:
         """Return the slot of this session, where another one may look what it is about; None: it has none."""
@@ -4427,27 +4576,15 @@ class Queries:
         if end is not None:
             slot = self.slot()
             self.plan(QUIET if slot is None else UNMARKED.format(slot=slot), []).execute([])
+$python$),
+('composite.raised', '636818ea34193ed6', $python$
+"""What code of users' raises, and how it is told from what the server raises itself."""
+
+from typing import Any
 
 
-def insertion_of(ids: Sequence[int], columns: list[list[Any]]) -> tuple[dict[str, str], list[Any]]:
-    """Return the parts of a statement that puts detections into the log, and its values.
-
-    A set of which the server can make another, or which is a range, is not handed over: that takes as long as making
-    what is made of it.
-    """
-    is_range, is_at_end = isinstance(ids, range), columns[1] is columns[2]
-    starts, ends, *others = columns
-    parts = {
-        "ids": "generate_series($1[1], $1[2])" if is_range else "unnest($1)",
-        "ends": "detected" if is_at_end else "ends",
-        "sets": "" if is_at_end else "unnest($3) as ends, ",
-    }
-    return parts, [[ids[0], ids[-1]] if is_range else ids, starts, None if is_at_end else ends, *others]
-
-
-def statement_of(job: dict[str, Any], ids: Sequence[int]) -> Statement:
-    """Return what is to be recorded of events that were put into a log; their ids are in ascending order."""
-    return job["owner"], job["type_id"], ids[0], ids[-1], ids[-1] - ids[0] + 1 == len(ids)
+class RaisedError(Exception):
+    """Hold what a condition raised."""
 
 
 def is_fatal(error: Any) -> bool:
@@ -4460,7 +4597,7 @@ def is_too_large(error: Any) -> bool:
     state = getattr(error, "sqlstate", None) or ""
     return state in ("54000", "53200") or (state == "XX000" and "invalid memory alloc request size" in str(error))
 $python$),
-('composite.rows', '46fcaf9156bdf9b5', $python$
+('composite.rows', '636818ea34193ed6', $python$
 """The state of the detector as rows, to be kept as sets; all values are JSON.
 
 An open occurrence is a row that never changes: it is added and removed. A point is one integer in them.
@@ -4562,7 +4699,7 @@ def frozen(key: Any) -> Any:
     """Return a key that was read from JSON as the detector has it: lists as tuples."""
     return tuple(frozen(part) for part in key) if isinstance(key, list) else key
 $python$),
-('composite.sequence', '46fcaf9156bdf9b5', $python$
+('composite.sequence', '636818ea34193ed6', $python$
 """Sequences of two events, the commonest expression: no walk through the graph for each event.
 
 What is open, what is detected and what is given up is the same as by the general way, and so are the rows of the state:
@@ -4701,7 +4838,7 @@ def as_found(root: Node, pairs: list[Pair]) -> list[Found]:
         for key, firsts, last in pairs
     ]
 $python$),
-('composite.server', '46fcaf9156bdf9b5', $python$
+('composite.server', '636818ea34193ed6', $python$
 """The detector in the server: reads what a step of the history concerns, runs it, and writes what has changed, as sets.
 
 One call takes a step of each of several composite events, in the caller's transaction. `job` says which; all that is
@@ -5023,7 +5160,7 @@ def write(queries: Queries, subjects: list[Subject], born: int) -> dict[tuple[in
         steps.append(row_of_step(subject, changes, len(subject.keys) - before))
     return queries.write(keys, opened, late, errors, steps)
 $python$),
-('composite.stepping', '46fcaf9156bdf9b5', $python$
+('composite.stepping', '636818ea34193ed6', $python$
 """One step: what an event or a tick makes of the open occurrences of its key, from the leaves up."""
 
 from collections.abc import Callable, Mapping
@@ -5290,7 +5427,7 @@ def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
         found[name] = payloads if many else payloads[0] if payloads else None
     return found
 $python$),
-('composite.storing', '46fcaf9156bdf9b5', $python$
+('composite.storing', '636818ea34193ed6', $python$
 """The state of a step as rows of the ledgers."""
 
 import json
@@ -5395,7 +5532,7 @@ def unstored(key: str, subject: Subject) -> Any:
     """Return a stored key as the detector has it."""
     return key if subject.partitioned else ()
 $python$),
-('composite.subjects', '46fcaf9156bdf9b5', $python$
+('composite.subjects', '636818ea34193ed6', $python$
 """Composite events for the time of a step, and what a session keeps of them from one to the next."""
 
 import json
@@ -5701,7 +5838,7 @@ def known_as(version: str, definition: Definition, graph: Graph) -> Known:
     is_sequence = sequence_of(graph) is not None
     return Known(version, definition, graph, names, columns, is_sequence, kinds[:1] == kinds[1:2], ({}, {}))
 $python$),
-('composite.syntax', '46fcaf9156bdf9b5', $python$
+('composite.syntax', '636818ea34193ed6', $python$
 """The parts of an expression over events, and its one normal form."""
 
 from typing import NamedTuple
@@ -5806,7 +5943,7 @@ def print_name(name: str) -> str:
     plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
     return name if plain else quote_name(name)
 $python$),
-('composite.takeover', '46fcaf9156bdf9b5', $python$
+('composite.takeover', '636818ea34193ed6', $python$
 """What is open of a composite event, under the names of its altered definition."""
 
 import json
@@ -5889,7 +6026,7 @@ def renamed(data: list[Any], node: Node) -> list[Any]:
     groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
     return [*data[:3], node.name, groups]
 $python$),
-('composite.texts', '46fcaf9156bdf9b5', $python$
+('composite.texts', '636818ea34193ed6', $python$
 """The texts beside an expression: partition keys, the filter and the attributes."""
 
 from collections.abc import Callable, Mapping
@@ -6101,7 +6238,7 @@ def rename(condition: Condition, new: Callable[[str], str]) -> str:
         ]
     )
 $python$),
-('composite.times', '46fcaf9156bdf9b5', $python$
+('composite.times', '636818ea34193ed6', $python$
 """Durations, moments and calendars of expressions, in microseconds since 1970 in UTC."""
 
 import re
@@ -6303,7 +6440,7 @@ def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optiona
         return (after // amount + 1) * amount
     return next_cron(read_cron(text), zone, after)
 $python$),
-('composite.told', '46fcaf9156bdf9b5', $python$
+('composite.told', '636818ea34193ed6', $python$
 """What was detected, as JSON that can be published."""
 
 import json
@@ -6405,7 +6542,7 @@ def tell_part(found: Found, asked: list[str], broker: str) -> tuple[Occurrence, 
     told = [asked.index(one[3].name), key, write_point(found.point), write_occurrence(one, broker)]
     return one, json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 $python$),
-('composite.trial', '46fcaf9156bdf9b5', $python$
+('composite.trial', '636818ea34193ed6', $python$
 """A composite event tried on a history: detected without keeping anything, or with an account of one event."""
 
 import json
@@ -6635,7 +6772,7 @@ def number_of(event: Occurrence) -> Optional[int]:
     number: Optional[int] = event[4]
     return number if broker_of(event[ORIGIN])[1] is None else None
 $python$),
-('composite.windows', '46fcaf9156bdf9b5', $python$
+('composite.windows', '636818ea34193ed6', $python$
 """Operators that open a window: A, A*, P, P*, plus, absence, repeat; and the ticks in them."""
 
 from typing import TYPE_CHECKING
@@ -6851,7 +6988,7 @@ def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list
             start = one[START]
     return row[::-1]
 $python$),
-('composite.wire', '46fcaf9156bdf9b5', $python$
+('composite.wire', '636818ea34193ed6', $python$
 """An occurrence as it travels from the broker that detected it: short, and told by its place instead of by names.
 
 of an event      [time, position, origin, payload]; origin null: the broker that sends it
@@ -6922,7 +7059,7 @@ def broker_of(origin: Optional[str]) -> tuple[Optional[str], Optional[str]]:
     name, broker = origin.split(ELSEWHERE)
     return name, broker
 $python$),
-('filter_literals', '46fcaf9156bdf9b5', $python$
+('filter_literals', '636818ea34193ed6', $python$
 """Tell which literals of a filter may become parameters."""
 
 from typing import Optional
@@ -7008,7 +7145,7 @@ def continues_type(tokens: list[Token], at: int) -> bool:
         "precision", "varying", "character", "char", "with", "without", "time", "zone", "second"
     )
 $python$),
-('filter_names', '46fcaf9156bdf9b5', $python$
+('filter_names', '636818ea34193ed6', $python$
 """Find the names that a filter uses."""
 
 from typing import NamedTuple, Optional
@@ -7122,7 +7259,7 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
         names.types.add(SAFE_TYPES.get(words[-1], words[-1]))
     return span
 $python$),
-('filter_text', '46fcaf9156bdf9b5', $python$
+('filter_text', '636818ea34193ed6', $python$
 """Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
@@ -7389,7 +7526,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
         slot += sum(token.slot for token in conjunct)
     return found
 $python$),
-('in_select', '46fcaf9156bdf9b5', $python$
+('in_select', '636818ea34193ed6', $python$
 """Rewrite `attribute IN (SELECT column FROM ..)` as EXISTS, whose constants may become parameters.
 
 With a parameter inside, PostgreSQL runs an IN as a subplan for each event; an EXISTS it joins by hash.
@@ -7489,7 +7626,7 @@ def symbol(value: str) -> Token:
     """Return a symbol."""
     return Token("symbol", value, value)
 $python$),
-('keywords', '46fcaf9156bdf9b5', $python$
+('keywords', '636818ea34193ed6', $python$
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
 Source: pg_get_keywords(). Words that a later version may add are missing.
@@ -7561,7 +7698,7 @@ UNRESERVED = frozenset(
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 $python$),
-('lexer', '46fcaf9156bdf9b5', $python$
+('lexer', '636818ea34193ed6', $python$
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
 Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
@@ -7907,7 +8044,7 @@ def clip(text: str) -> str:
     """Return the beginning of a text, fit to be quoted in a message."""
     return text if len(text) <= 40 else text[:40] + "..."
 $python$),
-('safe_filter', '46fcaf9156bdf9b5', $python$
+('safe_filter', '636818ea34193ed6', $python$
 """Recognise filters that can read nothing but the event they are asked about.
 
 Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
@@ -8281,7 +8418,7 @@ class SafeReader:
         self.names.types.add(name)
         return name
 $python$),
-('statement_composite', '46fcaf9156bdf9b5', $python$
+('statement_composite', '636818ea34193ed6', $python$
 """The statements about composite events: what is detected, and what is done about it."""
 
 from typing import Any, Optional
@@ -8376,7 +8513,7 @@ def create_event_rule(reader: StatementReader) -> dict[str, Any]:
         "args": args, "coupling": coupling, "priority": priority,
     }  # fmt: skip
 $python$),
-('statement_reader', '46fcaf9156bdf9b5', $python$
+('statement_reader', '636818ea34193ed6', $python$
 """Read a statement word by word."""
 
 import re
@@ -8594,7 +8731,7 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 $python$),
-('statement_text', '46fcaf9156bdf9b5', $python$
+('statement_text', '636818ea34193ed6', $python$
 """Take a statement of the publish/subscribe language apart."""
 
 from collections.abc import Callable
@@ -8872,7 +9009,7 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "revoke_service": grant_service,
 }
 $python$),
-('token_lists', '46fcaf9156bdf9b5', $python$
+('token_lists', '636818ea34193ed6', $python$
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
@@ -9106,7 +9243,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
             parts.append(write_token(token))
     return "".join(parts)
 $python$),
-('whole_row', '46fcaf9156bdf9b5', $python$
+('whole_row', '636818ea34193ed6', $python$
 """Write out references to a whole event, which the code that asks a filter has not got in one piece."""
 
 from keywords import NOT_A_COLUMN
@@ -9211,7 +9348,7 @@ as $python$
 if "call" in SD:
     return SD["call"](filter, type_name, attributes)
 
-digest = "46fcaf9156bdf9b5"
+digest = "636818ea34193ed6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9318,7 +9455,7 @@ as $python$
 if "call" in SD:
     return SD["call"](statement)
 
-digest = "46fcaf9156bdf9b5"
+digest = "636818ea34193ed6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9418,7 +9555,7 @@ as $python$
 if "call" in SD:
     return SD["call"](attributes)
 
-digest = "46fcaf9156bdf9b5"
+digest = "636818ea34193ed6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9508,7 +9645,7 @@ as $python$
 if "call" in SD:
     return SD["call"](callback)
 
-digest = "46fcaf9156bdf9b5"
+digest = "636818ea34193ed6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9600,7 +9737,7 @@ as $python$
 if "call" in SD:
     return SD["call"](given)
 
-digest = "46fcaf9156bdf9b5"
+digest = "636818ea34193ed6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9717,7 +9854,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "46fcaf9156bdf9b5"
+digest = "636818ea34193ed6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9747,9 +9884,12 @@ names = [
     "composite.parts",
     "composite.described",
     "composite.keys",
+    "composite.raised",
     "composite.memo",
     "composite.occurrences",
+    "composite.bared",
     "composite.codetime",
+    "composite.insertion",
     "composite.queries",
     "composite.gathering",
     "composite.told",
@@ -9813,7 +9953,7 @@ as $python$
 if "call" in SD:
     return SD["call"](job)
 
-digest = "46fcaf9156bdf9b5"
+digest = "636818ea34193ed6"
 # Each behind those that it imports.
 names = [
     "lexer",
@@ -9843,9 +9983,12 @@ names = [
     "composite.parts",
     "composite.described",
     "composite.keys",
+    "composite.raised",
     "composite.memo",
     "composite.occurrences",
+    "composite.bared",
     "composite.codetime",
+    "composite.insertion",
     "composite.queries",
     "composite.told",
     "composite.trial",

@@ -4,6 +4,7 @@ import json
 from typing import Any, Optional
 
 from composite.limits import WRITTEN, TooMuch
+from composite.raised import RaisedError
 from composite.stepping import Predicate
 
 ASKED_AT_ONCE = 20_000
@@ -11,10 +12,6 @@ ASKED_AT_ONCE = 20_000
 
 class TooManyAsked(Exception):
     """Say that enough is asked for one set."""
-
-
-class RaisedError(Exception):
-    """Hold what a condition raised."""
 
 
 class Memo:

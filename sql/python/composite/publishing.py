@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from composite.insertion import Statement
 from composite.limits import portions
 from composite.memo import write_given
 from composite.occurrences import bind
 from composite.points import TIME_BITS
-from composite.queries import SAFE, Queries, Statement, is_fatal, is_too_large
+from composite.queries import SAFE, Queries
+from composite.raised import is_fatal, is_too_large
 from composite.sequence import as_found
 from composite.stepping import Found
 from composite.subjects import Subject

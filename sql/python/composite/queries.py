@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, Optional
 
+from composite.bared import bare
 from composite.codetime import MUCH_OF_STEP, TOO_LONG, TOO_SLOW, CodeTime
+from composite.insertion import INSERT, INSERT_MADE, Statement, insertion_of, statement_of
 from composite.limits import rows_in_portions
-from composite.memo import RaisedError
+from composite.raised import RaisedError, is_fatal, is_too_large
 
 DUE_KEYS = """
 select distinct k.state_id, k.key
@@ -98,20 +100,6 @@ PUBLISH = """
 select pgps_internal.publish_found($1, row($2, $3, $4, $5, $6, $7, $8)::pgps_internal.detections, $9)"""
 FAIL = """
 select pgps_internal.fail_large($1, row($2, $3, $4, $5, $6, $7, null)::pgps_internal.detections, $8, $9)"""
-INSERT = """
-insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents)
-select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
-    i.start_point, i.end_point, i.constituents::jsonb
-from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
-    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents) i"""
-# The same, with the attributes that are made of what the last parameter has.
-INSERT_MADE = """
-insert into {log} (event_id, starts_at, ends_at, detected_at, pgps_start_at, pgps_end_at, constituents, {names})
-select i.event_id, pgps_internal.moment(i.starts), pgps_internal.moment(i.{ends}), pgps_internal.moment(i.detected),
-    i.start_point, i.end_point, i.constituents::jsonb, {values}
-from (select {ids} as event_id, unnest($2) as starts, {sets}unnest($4) as detected,
-    unnest($5) as start_point, unnest($6) as end_point, unnest($7) as constituents,
-    unnest(pgps_internal.composite_made_{composite_id}($8)) as made) i"""
 # Common case: nobody else has drawn an id in between.
 EVENT_IDS = """
 select min(i.id) as first, max(i.id) as last,
@@ -119,6 +107,8 @@ select min(i.id) as first, max(i.id) as last,
 from (select nextval('pgps_internal.event_id_seq') as id from generate_series(1, $1)) i"""
 RECORD = "select pgps_internal.record($2, $3, $4, $1::oid::regrole, null, null, null, true, $5)"
 DETECTIONS = ["bigint[]", "bigint[]", "bigint[]", "numeric[]", "numeric[]", "text[]"]
+
+TAKES = "select $1::jsonb is null"
 
 # The first call in a session makes the timer, which takes its time.
 ALARM = "select pgps_internal.set_alarm($1)"
@@ -134,10 +124,6 @@ select pgps_internal.set_alarm(0), setval('pgps_internal.lane_mark_{slot}', 1::b
 BYTES_AS_ONE = 10_000  # as many take as long as one more detection
 SAFE = 16_000_000  # as many characters always fit into jsonb: a number of one takes twelve bytes there
 PLANS_KEPT = 6000  # the statements of types and definitions that are gone go with the others
-
-# Owner, event type, first and last event of what one composite event has published, and whether there is no other
-# event between them.
-Statement = tuple[int, int, int, int, bool]
 
 
 class TakenBackError(Exception):
@@ -320,7 +306,7 @@ class Queries:
             if is_fatal(error):
                 raise
             if len(items) == 1:
-                found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
+                found[text, items[0]] = self.answer_bared(plan, text, items[0], end, error)
                 return
             half = len(items) // 2
             self.ask(plan, text, items[:half], found, end)
@@ -328,6 +314,27 @@ class Queries:
             return
         for row in rows:
             found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+    def answer_bared(self, plan: Any, text: str, item: str, end: Optional[float], error: Any) -> Any:
+        """Return what a condition says of a candidate that has raised: of one that is no JSON without what is none."""
+        if (error.sqlstate or "")[:2] == "22" and not self.takes(item):
+            bared = bare(text, item, self.takes)
+            if bared is not None:
+                answers: dict[tuple[str, str], Any] = {}
+                self.ask(plan, text, [bared], answers, end)
+                return answers[text, bared]
+        return RaisedError(str(error).replace("spiexceptions.", ""))
+
+    def takes(self, value: str) -> bool:
+        """Tell whether jsonb takes a JSON text."""
+        try:
+            with self.db.subtransaction():
+                self.plan(TAKES, ["text"]).execute([value])
+        except self.db.SPIError as error:
+            if is_fatal(error):
+                raise
+            return False
+        return True
 
     def slot(self) -> Optional[int]:
         """Return the slot of this session, where another one may look what it is about; None: it has none."""
@@ -362,35 +369,3 @@ class Queries:
         if end is not None:
             slot = self.slot()
             self.plan(QUIET if slot is None else UNMARKED.format(slot=slot), []).execute([])
-
-
-def insertion_of(ids: Sequence[int], columns: list[list[Any]]) -> tuple[dict[str, str], list[Any]]:
-    """Return the parts of a statement that puts detections into the log, and its values.
-
-    A set of which the server can make another, or which is a range, is not handed over: that takes as long as making
-    what is made of it.
-    """
-    is_range, is_at_end = isinstance(ids, range), columns[1] is columns[2]
-    starts, ends, *others = columns
-    parts = {
-        "ids": "generate_series($1[1], $1[2])" if is_range else "unnest($1)",
-        "ends": "detected" if is_at_end else "ends",
-        "sets": "" if is_at_end else "unnest($3) as ends, ",
-    }
-    return parts, [[ids[0], ids[-1]] if is_range else ids, starts, None if is_at_end else ends, *others]
-
-
-def statement_of(job: dict[str, Any], ids: Sequence[int]) -> Statement:
-    """Return what is to be recorded of events that were put into a log; their ids are in ascending order."""
-    return job["owner"], job["type_id"], ids[0], ids[-1], ids[-1] - ids[0] + 1 == len(ids)
-
-
-def is_fatal(error: Any) -> bool:
-    """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
-    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX")
-
-
-def is_too_large(error: Any) -> bool:
-    """Tell whether an error says that a value, or what is made of many, is too large; as pgps_internal.is_too_large."""
-    state = getattr(error, "sqlstate", None) or ""
-    return state in ("54000", "53200") or (state == "XX000" and "invalid memory alloc request size" in str(error))

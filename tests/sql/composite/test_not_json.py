@@ -60,3 +60,36 @@ def test_a_trial_has_such_an_event_without_its_payload(broker: psycopg.Connectio
     assert found == ["1", None, "3"]
     found = column(broker, "select t ->> 'k' from pgps.try_composite_event('a x', attributes => 'k integer = x.k') t")
     assert found == ["1", None, "3"]
+
+
+@pytest.mark.parametrize("context", ["chronicle", "cumulative"])
+def test_a_filter_that_reads_other_attributes_is_asked_of_such_an_event(
+    broker: psycopg.Connection, context: str
+) -> None:
+    test = "x.k <= y.k" if context == "chronicle" else "max(x.k) <= max(y.k)"
+    call(broker, "create_composite_event", "pair", "a x ; b y", context, filter=test, within="1 hour")
+    for kind, k, body in [("a", 9, '"\\u0000"'), ("b", 1, "{}"), ("a", 2, "1e400000"), ("b", 10, '["\\ud800", 1]')]:
+        rows(broker, f"insert into pgps_event.{kind} values (%s, %s)", [k, body])
+        rows(broker, "select pgps.dispatch()")
+    ((state, lag, last_error),) = rows(broker, "select state, lag, last_error from pgps.composite_events")
+    assert (state, lag) == ("active", 0)
+    # It is detected, and it cannot be published.
+    assert str(last_error).startswith("the events of this detection are no JSON (unsupported Unicode escape sequence")
+    assert value(broker, "select count(*) from pgps_internal.pair_log") == 0
+    assert set(column(broker, "select sqlstate from pgps_queue.pair_exception")) == {"22P05"}
+    found = column(broker, "select jsonb_array_length(constituents) from pgps_internal.pair_kept order by event_id")
+    assert found == ([2] if context == "chronicle" else [3])
+
+
+@pytest.mark.parametrize(
+    "test", ["x.body is not null", "row_to_json(x) is not null", "exists (select from (select x.*) z)"]
+)
+def test_a_filter_that_may_read_what_is_no_json_is_not_true_of_it(broker: psycopg.Connection, test: str) -> None:
+    call(broker, "create_composite_event", "one", "a x", filter=f"x.k > 0 and {test}")
+    for body in ["{}", '"\\u0000"', "[]"]:
+        rows(broker, "insert into pgps_event.a values (1, %s)", [body])
+    rows(broker, "select pgps.dispatch()")
+    assert column(broker, "select constituents -> 0 -> 'payload' -> 'body' from pgps_internal.one_log") == [{}, []]
+    assert value(broker, "select count(*) from pgps_queue.one_exception") == 0
+    last_error = str(value(broker, "select last_error from pgps.composite_events"))
+    assert last_error.startswith("unsupported Unicode escape sequence (in the filter: ")
