@@ -38,6 +38,16 @@ begin
         and not exists (select from pgps_internal.wanted w where w.neighbour_id = (go_live.neighbour).neighbour_id) then
         return;
     end if;
+    -- A filter that ends before the origin is not waited for: nobody passes it on.
+    update pgps_internal.attached a set keep = k.kept
+    from pgps_internal.attached b
+    cross join lateral (select coalesce(array_agg(k) filter (where k.is_far), '{}') as kept from (
+        select k, coalesce(bool_or(pgps_internal.goes_as_far(w.reach - 1, pgps_internal.links_to(b.origin_id))), true)
+            as is_far
+        from unnest(b.keep) k
+        left join pgps_internal.wanted w on w.neighbour_id = b.neighbour_id and w.key = k group by k) k) k
+    where b.neighbour_id = (go_live.neighbour).neighbour_id and not b.is_live and a.neighbour_id = b.neighbour_id
+        and a.origin_id = b.origin_id and cardinality(k.kept) < cardinality(b.keep);
     for v_attached in
         select a.* from pgps_internal.attached a
         where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live and cardinality(a.missing) = 0

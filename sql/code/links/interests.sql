@@ -55,6 +55,7 @@ begin
     join pgps_internal.link_filter l using (key)
     join pgps_internal.attached a using (neighbour_id)
     join carried f on f.origin_id = a.origin_id and f.type_id = l.type_id
+        and pgps_internal.goes_as_far(w.reach - 1, f.links)
     join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
     where o.parent <> w.neighbour_id
     union
@@ -64,14 +65,15 @@ begin
     from lacking l
     join pgps_internal.still_wanted w using (key)
     join pgps_internal.attached a on a.neighbour_id = w.neighbour_id and a.origin_id = l.origin_id
-    where l.parent <> w.neighbour_id;
+    where l.parent <> w.neighbour_id and pgps_internal.goes_as_far(w.reach - 1, pgps_internal.links_to(l.origin_id));
 end
 $$;
 comment on function pgps_internal.interests() is 'The rows of the view pgps_internal.interest';
 
 create or replace view pgps_internal.interest as
 -- neighbour_id null = this broker itself. A neighbour's interest covers the origins that it has attached here. The
--- parent for an origin has none in that origin, since it does not get its events from here.
+-- parent for an origin has none in that origin, since it does not get its events from here; nor has one whose filter
+-- ends on the way to it.
 select i.neighbour_id, i.origin_id, i.key, i.type_id from pgps_internal.interests() i;
 comment on view pgps_internal.interest is 'Who wants which filter of which origin, as far as a parent is known for it';
 

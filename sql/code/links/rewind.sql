@@ -14,7 +14,7 @@ declare
         where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0
             and a.neighbour_id <> (rewind.origin).parent
             and not exists (select from unnest(a.keep) k join pgps_internal.link_filter f on f.key = k
-                where not pgps_internal.is_told((rewind.origin).parent, k)
+                where not pgps_internal.is_told((rewind.origin).parent, k, pgps_internal.links_to(v_id))
                     and pgps_internal.may_carry((rewind.origin).parent, f.type_id)));
 begin
     if v_start is null then
@@ -26,7 +26,8 @@ begin
     v_start := least(v_start, pgps_internal.horizon(v_id));
     update pgps_internal.origin o
     set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k
-            where a.origin_id = o.origin_id and not a.is_live and pgps_internal.is_told(o.parent, k)),
+            where a.origin_id = o.origin_id and not a.is_live
+                and pgps_internal.is_told(o.parent, k, pgps_internal.links_to(v_id))),
         rewind_start = v_start, rewind_from = v_start, attachment = o.attachment + 1
     where o.origin_id = v_id;
     update pgps_internal.activation a set is_confirmed = false where a.origin_id = v_id;

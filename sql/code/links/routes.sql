@@ -64,8 +64,8 @@ $$;
 comment on function pgps_internal.last_sent(integer) is 'The highest number in the ledger of shipments of a neighbour';
 
 create or replace view pgps_internal.carried as
--- Which event types of an origin come here by way of a neighbour that offers it.
-select f.neighbour_id, f.origin_id, t.type_id
+-- Which event types of an origin come here by way of a neighbour that offers it, and over how many links.
+select f.neighbour_id, f.origin_id, t.type_id, cardinality(f.path) as links
 from pgps_internal.offer f
 join pgps_internal.neighbour n using (neighbour_id)
 join pgps_internal.event_type t on t.name = any (f.types)
@@ -91,6 +91,24 @@ comment on function pgps_internal.farthest() is
 'Over how many links a filter of this broker may travel: more than twice as many as there are brokers, so that half of
 it is enough from any broker to any other';
 
+create or replace function pgps_internal.links_to(origin_id integer) returns integer
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case when o.is_self then 0 else (select cardinality(f.path) from pgps_internal.offer f
+        where f.origin_id = o.origin_id and f.neighbour_id = o.parent) end
+    from pgps_internal.origin o where o.origin_id = links_to.origin_id
+$$;
+comment on function pgps_internal.links_to(integer) is
+'Over how many links an origin''s events come here; null while no way is known';
+
+create or replace function pgps_internal.goes_as_far(reach integer, links integer) returns boolean
+language sql immutable
+as $$ select coalesce(goes_as_far.reach >= goes_as_far.links, true) $$;
+comment on function pgps_internal.goes_as_far(integer, integer) is
+'True when a filter that may travel over so many links concerns an origin that is so many away; a former release says no
+reach, which is enough';
+
 drop function if exists pgps_internal.link_filters_for(pgps_internal.neighbour);
 drop function if exists pgps_internal.link_filters_for(pgps_internal.neighbour, pgps_internal.interest[]);
 create function pgps_internal.link_filters_for(
@@ -102,6 +120,7 @@ as $$
 #variable_conflict use_column
 declare
     v_farthest integer := pgps_internal.farthest();
+    v_enough integer := v_farthest / 2;
 begin
     -- A filter is passed on over one link less than it came with. Neighbours do not say for which origins they want
     -- it, so in a ring each broker may want a filter because the one before it does, long after the last subscription
@@ -117,9 +136,11 @@ begin
         group by i.key, i.type_id
         having max(case when i.neighbour_id is null then v_farthest else coalesce(w.reach, v_farthest) - 1 end) > 0
     )
+    -- One that ends earlier on the way does not stand for one that goes on.
     select d.key, d.type_id, d.reach from desired d
     where d.key not in (
-        select c.key from pgps_internal.cover c where c.by_key in (select w.key from desired w));
+        select c.key from pgps_internal.cover c join desired w on w.key = c.by_key join desired k on k.key = c.key
+        where w.reach >= least(k.reach, v_enough));
 end
 $$;
 comment on function pgps_internal.link_filters_for(pgps_internal.neighbour, pgps_internal.interest[]) is
@@ -130,6 +151,8 @@ create or replace function pgps_internal.answer_again(origin_id integer, key tex
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_links integer := pgps_internal.links_to(answer_again.origin_id);
 begin
     perform pgps_internal.note_lack(answer_again.origin_id, answer_again.key);
     -- A child that was told that the filter is in force takes silence for completeness. It is told nothing more of the
@@ -141,12 +164,13 @@ begin
     update pgps_internal.attached a
     set is_live = false, missing = '{}',
         horizon = greatest(a.horizon, pgps_internal.sent(a.neighbour_id, a.origin_id, a.attachment)),
-        keep = array(select w.key from pgps_internal.still_wanted w
-            where w.neighbour_id = a.neighbour_id
+        keep = array(select distinct w.key from pgps_internal.still_wanted w
+            where w.neighbour_id = a.neighbour_id and pgps_internal.goes_as_far(w.reach - 1, v_links)
                 and pgps_internal.is_told_active(a.neighbour_id, a.origin_id, w.known_as))
     where a.origin_id = answer_again.origin_id and a.is_live and exists (
         select from pgps_internal.still_wanted w
         where w.neighbour_id = a.neighbour_id and w.key = answer_again.key
+            and pgps_internal.goes_as_far(w.reach - 1, v_links)
             and pgps_internal.is_told_active(a.neighbour_id, a.origin_id, w.known_as))
         and exists (select from pgps_internal.link_filter f join pgps_internal.carried c using (type_id)
             where f.key = answer_again.key and c.origin_id = answer_again.origin_id);
@@ -194,6 +218,7 @@ begin
     join pgps_internal.origin o using (origin_id)
     join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = i.by_key
     join pgps_internal.told t on t.neighbour_id = o.parent and t.kind = 'sub' and t.key = i.by_key
+        and pgps_internal.goes_as_far((t.value ->> 'reach')::integer, pgps_internal.links_to(o.origin_id))
     group by i.origin_id, i.key
     on conflict do nothing;
     v_has_new := found;
@@ -201,7 +226,8 @@ begin
         delete from pgps_internal.activation a
         where (a.origin_id, a.key) not in (select i.origin_id, i.key from unnest(activate.interests) i)
             and not exists (select from pgps_internal.origin o join pgps_internal.told t on t.neighbour_id = o.parent
-                where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key)
+                where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key
+                    and pgps_internal.goes_as_far((t.value ->> 'reach')::integer, pgps_internal.links_to(a.origin_id)))
             -- Kept where the path to an origin is lost, and not the interest in it.
             and exists (select from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
                 where f.origin_id = a.origin_id and o.parent = f.neighbour_id)

@@ -142,7 +142,8 @@ begin
             and a.key in (select w.key from jsonb_to_recordset(note_breaks.news) w(key text, message text)
                 where w.message = 'unsub')
             and not exists (select from pgps_internal.told t join pgps_internal.cover c on c.by_key = t.key
-                where t.neighbour_id = note_breaks.neighbour_id and t.kind = 'sub' and c.key = a.key)
+                where t.neighbour_id = note_breaks.neighbour_id and t.kind = 'sub' and c.key = a.key
+                    and pgps_internal.goes_as_far((t.value ->> 'reach')::integer, pgps_internal.links_to(o.origin_id)))
             and (exists (select from pgps_internal.offer f
                     where f.origin_id = a.origin_id and f.neighbour_id = o.parent)
                 or not exists (select from pgps_internal.pushed p where p.key = a.key)
@@ -152,7 +153,8 @@ begin
     select count(pgps_internal.answer_again(b.origin_id, b.key)) into v_broken from broken b;
     -- A rewind brings what matches the filters that the parent has been told when it is asked, and nothing else.
     update pgps_internal.origin o set rewind_keep = array(
-        select k from unnest(o.rewind_keep) k where pgps_internal.is_told(note_breaks.neighbour_id, k))
+        select k from unnest(o.rewind_keep) k
+        where pgps_internal.is_told(note_breaks.neighbour_id, k, pgps_internal.links_to(o.origin_id)))
     where o.rewind_from is not null and o.parent = note_breaks.neighbour_id
         and exists (select from jsonb_to_recordset(note_breaks.news) w(key text, message text)
             where w.message = 'unsub' or w.message = 'attach' and w.key = o.origin_id::text);
@@ -162,16 +164,19 @@ comment on function pgps_internal.note_breaks(integer, jsonb) is
 'When filters are withdrawn from a neighbour, or it is asked again: notes which are not in force without a break any
 more, for origins of which the neighbour is the parent';
 
-create or replace function pgps_internal.is_told(neighbour_id integer, key text) returns boolean
+drop function if exists pgps_internal.is_told(integer, text);
+create or replace function pgps_internal.is_told(neighbour_id integer, key text, links integer = null) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select exists (select from pgps_internal.told t
         where t.neighbour_id = is_told.neighbour_id and t.kind = 'sub' and (t.key = is_told.key
-            or exists (select from pgps_internal.cover c where c.key = is_told.key and c.by_key = t.key)))
+            or exists (select from pgps_internal.cover c where c.key = is_told.key and c.by_key = t.key))
+        and pgps_internal.goes_as_far((t.value ->> 'reach')::integer, is_told.links))
 $$;
-comment on function pgps_internal.is_told(integer, text) is
-'True when a neighbour has been told a filter, or one that covers it';
+comment on function pgps_internal.is_told(integer, text, integer) is
+'True when a neighbour has been told a filter, or one that covers it, which travels over as many links as an origin is
+away; null: any';
 
 create or replace function pgps_internal.refresh(neighbour pgps_internal.neighbour) returns void
 language plpgsql
@@ -219,7 +224,9 @@ begin
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, (select pgps_internal.last_sent(v_id)) + row_number() over (order by array_position(
             array['type', 'ad', 'unsub', 'sub', 'unpart', 'part', 'parted', 'attach', 'low', 'gap', 'active', 'detach',
-                'unad', 'drain', 'drained'], w.message), w.key),
+                'unad', 'drain', 'drained'], w.message),
+            -- What goes farther comes first: the neighbour must not let go what covers it before it knows it.
+            case when w.message = 'sub' then - (w.value ->> 'reach')::integer end, w.key),
         w.message, pgps_internal.tell(w.message, w.key, w.value, v_id)
     from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text);
 end
@@ -271,11 +278,15 @@ as $$
         join pgps_internal.origin o on o.origin_id = i.origin_id and o.parent = (is_awaited.neighbour).neighbour_id
         left join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = i.key
         where a.is_confirmed is not true and exists (select from pgps_internal.cover c
-            where c.key = f.key and c.by_key = is_awaited.key or c.key = is_awaited.key and c.by_key = f.key))
+            where c.key = f.key and c.by_key = is_awaited.key or c.key = is_awaited.key and c.by_key = f.key)
+            -- Of an origin that it does not reach it brings nothing, and the parent may wait until it is withdrawn.
+            and exists (select from pgps_internal.told t
+                where t.neighbour_id = (is_awaited.neighbour).neighbour_id and t.kind = 'sub' and t.key = is_awaited.key
+                    and pgps_internal.goes_as_far((t.value ->> 'reach')::integer, pgps_internal.links_to(o.origin_id))))
 $$;
 comment on function pgps_internal.is_awaited(pgps_internal.neighbour, text) is
 'True while a filter that this one covers, or that covers it, is to replace it, and the parent has not said that it is
-in force';
+in force for an origin that this one reaches';
 
 create or replace function pgps_internal.tell(kind text, key text, value jsonb, neighbour_id integer) returns jsonb
 language plpgsql stable
@@ -314,6 +325,8 @@ begin
                     -- what replaces it has been told.
                     select t.key from pgps_internal.told t
                     where t.neighbour_id = tell.neighbour_id and t.kind = 'sub'
+                        and pgps_internal.goes_as_far((t.value ->> 'reach')::integer,
+                            pgps_internal.links_to(v_origin.origin_id))
                         and not t.value ? 'is_stale' and exists (
                         select from (select a.key from pgps_internal.activation a where a.origin_id = v_origin.origin_id
                             union select unnest(v_origin.rewind_keep)) k
