@@ -44,7 +44,8 @@ as $$
     from pgps_internal.origin o join pgps_internal.told t on t.kind = 'attach' and t.key = o.origin_id::text
     where t.neighbour_id = last_words.neighbour_id and o.parent = last_words.neighbour_id
         and ((t.value ->> 'attachment')::integer = o.attachment or not exists (select from pgps_internal.activation a
-            where a.origin_id = o.origin_id and not pgps_internal.is_told(last_words.neighbour_id, a.key)))
+            where a.origin_id = o.origin_id and not pgps_internal.is_told(last_words.neighbour_id, a.key,
+                pgps_internal.links_to(o.origin_id))))
 $$;
 comment on function pgps_internal.last_words(integer) is 'What a neighbour whose link is being dropped should know';
 
